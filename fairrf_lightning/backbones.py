@@ -1,0 +1,72 @@
+"""The paper's three classifiers; each maps inputs ``(N, D)`` to one logit a row, ``(N,)``.
+
+A backbone may bring its own task loss by a method ``task_loss(logits, target)``; without one,
+:class:`~fairrf_lightning.FairRFModule` takes binary cross entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fairrf_lightning.errors import InputError
+
+
+class MLP(nn.Sequential):
+    """Multi-layer perceptron with ReLU, the paper's backbone.
+
+    Args:
+        n_features: Number of input columns.
+        hidden: Sizes of the hidden layers.
+        dropout: Dropout after each hidden layer, 0 for none (the paper says none, the authors' code 0.2).
+    """
+
+    def __init__(self, n_features: int, hidden: Sequence[int] = (64, 32), dropout: float = 0.1) -> None:
+        if any(size < 1 for size in hidden):
+            raise InputError(f"hidden = {list(hidden)}: expected layer sizes of 1 or more.")
+        if not 0 <= dropout < 1:
+            raise InputError(f"dropout = {dropout}: expected 0 (off) or a share below 1.")
+        layers: list[nn.Module] = []
+        size = n_features
+        for next_size in hidden:
+            layers += [nn.Linear(size, next_size), nn.ReLU()]
+            layers += [nn.Dropout(dropout)] if dropout else []
+            size = next_size
+        super().__init__(*layers, nn.Linear(size, 1), nn.Flatten(0))
+
+
+class Linear(nn.Sequential):
+    """Logistic regression.
+
+    Args:
+        n_features: Number of input columns.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__(nn.Linear(n_features, 1), nn.Flatten(0))
+
+
+class LinearSVM(Linear):
+    """Linear support vector machine trained by gradient: mean hinge loss plus ``l2 * mean(w^2)``.
+
+    Its probabilities are the sigmoid of the margin: ordered and cut at 0.5 as the SVM decides, but
+    not calibrated.
+
+    Args:
+        n_features: Number of input columns.
+        l2: Weight of the mean squared coefficient; 0.1 in the authors' code.
+    """
+
+    def __init__(self, n_features: int, l2: float = 0.1) -> None:
+        if l2 < 0:
+            raise InputError(f"l2 = {l2}: expected 0 or a positive number.")
+        super().__init__(n_features)
+        self.l2 = l2
+
+    def task_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the mean hinge loss of the margins plus the regulariser."""
+        hinge = torch.relu(1 - (2 * target - 1) * logits).mean()
+        coefficients = self.get_submodule("0").get_parameter("weight")
+        return hinge + self.l2 * coefficients.square().mean()

@@ -1,0 +1,81 @@
+"""Algorithm 1, second phase: solve for lambda every so many steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from fairrf_lightning.callbacks.lookup import find_penalties
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.functional import check_beta
+from fairrf_lightning.penalty import RelatedFeaturePenalty
+
+_COLLAPSED = 0.999
+
+
+class LambdaUpdateCallback(Callback):
+    """Sets lambda to its closed-form optimum (the paper's Eq. 15-19) while the penalty is on.
+
+    The penalties ``R`` are those of all rows, on all ranks, that training has seen since the last
+    update: no extra forward pass. Without this callback lambda stays fixed (the paper's Fix-lambda).
+
+    Args:
+        beta: Weight of ``|lambda|^2``: large values keep lambda near ``1 / K``, small ones let it
+            collapse onto the feature with the smallest penalty.
+        every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed.
+
+    >>> LambdaUpdateCallback(beta=0.5, every_n_steps=50).state_dict()
+    {'steps_since_update': 0, 'last_global_step': 0}
+    """
+
+    def __init__(self, beta: float = 0.5, every_n_steps: int | None = 50) -> None:
+        check_beta(beta)
+        if every_n_steps is not None and every_n_steps < 1:
+            raise InputError(
+                f"every_n_steps = {every_n_steps}: expected 1 or more optimiser steps between "
+                "updates of lambda, or null to leave it fixed."
+            )
+        self.beta = beta
+        self.every_n_steps = every_n_steps
+        self._steps_since_update = 0
+        self._last_global_step = 0
+        self._warned = False
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        """Count optimiser steps with the penalty on; update lambda when it is time."""
+        stepped = trainer.global_step != self._last_global_step
+        self._last_global_step = trainer.global_step
+        if not stepped or self.every_n_steps is None:
+            return
+        penalties = find_penalties(pl_module, self)
+        self._steps_since_update += any(penalty.enabled for penalty in penalties)
+        if self._steps_since_update >= self.every_n_steps:
+            self._steps_since_update = 0
+            for penalty in penalties:
+                self._update(penalty)
+
+    def _update(self, penalty: RelatedFeaturePenalty) -> None:
+        if penalty.update_weights(self.beta) is None or self._warned or penalty.weights.ndim > 1:
+            return
+        largest = int(penalty.weights.argmax())
+        if len(penalty.weights) > 1 and float(penalty.weights[largest]) > _COLLAPSED:
+            self._warned = True
+            rank_zero_warn(
+                f"lambda has collapsed onto {penalty.feature_names[largest]!r}, the related feature "
+                "with the smallest penalty: the others are no longer held down. Raise beta "
+                f"(now {self.beta}), or leave lambda fixed (every_n_steps=None)."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs (lambda and the moments are in the penalty's state)."""
+        return {
+            "steps_since_update": self._steps_since_update,
+            "last_global_step": self._last_global_step,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where the checkpoint was."""
+        self._steps_since_update = state_dict["steps_since_update"]
+        self._last_global_step = state_dict["last_global_step"]

@@ -1,0 +1,56 @@
+"""``predict`` writes a CSV of probabilities and decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch.distributed as dist
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+from fairrf_lightning.errors import InputError
+
+
+class PredictionWriter(Callback):
+    """Writes one line a row: the row's number in the table, its probability, the decision.
+
+    Args:
+        path: The CSV to write; an existing file is replaced, at the end, as a whole.
+    """
+
+    def __init__(self, path: str = "predictions.csv") -> None:
+        if Path(path).is_dir():
+            raise InputError(f"predictions.path = {path}: this is a directory; name a file.")
+        self.path = Path(path)
+        self._frames: list[pd.DataFrame] = []
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
+    ) -> None:
+        del trainer, pl_module
+        if not isinstance(outputs, dict):
+            raise InputError("predictions can be written only of a model whose predict_step returns a dict.")
+        columns = {name: values.cpu().numpy() for name, values in outputs.items()}
+        self._frames.append(pd.DataFrame(columns))
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
+        """Gather the ranks' rows and write them in the table's order."""
+        mine = pd.concat(self._frames, ignore_index=True)
+        self._frames = []
+        parts: list[Any] = [mine]
+        if trainer.world_size > 1:
+            parts = [None] * trainer.world_size
+            dist.all_gather_object(parts, mine)
+        if trainer.is_global_zero:
+            self._write(pd.concat(parts, ignore_index=True))
+
+    def _write(self, frame: pd.DataFrame) -> None:
+        if "row" in frame:
+            frame = frame.sort_values("row")[["row", *frame.columns.drop("row")]]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path.with_name(self.path.name + ".part")
+        frame.to_csv(unfinished, index=False)
+        unfinished.replace(self.path)
+        rank_zero_info(f"Wrote {len(frame):,} predictions to {self.path}")

@@ -1,0 +1,130 @@
+"""The command line: ``python train.py fit --data adult``, or ``fairrf fit --data adult``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jsonargparse import ArgumentError
+from lightning import LightningDataModule, LightningModule, Trainer
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
+
+from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
+from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
+from fairrf_lightning.callbacks.run_record import RunRecord
+from fairrf_lightning.cli_errors import explain
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.results import print_results
+from fairrf_lightning.short_names import ShortNameParser
+from fairrf_lightning.wandb_offline import prepare_wandb
+
+_TRAINER_DEFAULTS = {
+    "max_epochs": 20,
+    "log_every_n_steps": 10,
+    "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "."}},
+}
+
+
+class FairRFCLI(LightningCLI):
+    """LightningCLI with FairRF's callbacks, per-data-set defaults and a table at the end."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_lightning_class_args(PretrainCallback, "pretrain")
+        parser.add_lightning_class_args(LambdaUpdateCallback, "lambda_update")
+        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(PredictionWriter, "predictions")
+        parser.set_defaults(
+            {
+                "model": {"class_path": "fairrf_lightning.FairRFModule"},
+                "lambda_update.beta": None,  # filled in below from the data set
+                # Chosen without S: the validation loss plus the penalty.
+                "checkpoint.monitor": "val_objective",
+                "checkpoint.save_last": True,
+            }
+        )
+
+    def before_instantiate_classes(self) -> None:
+        """Check what can be checked now, and fill in the data set's recommended eta and beta."""
+        config = self.config[self.subcommand]
+        ckpt_path = config.get("ckpt_path")
+        if ckpt_path and ckpt_path not in ("best", "last") and not Path(ckpt_path).is_file():
+            raise InputError(f"--ckpt_path {ckpt_path}: there is no such file.")
+        recommended = _recommended(config)
+        if config.lambda_update.beta is None:
+            config.lambda_update.beta = recommended.get("beta", 0.5)
+        model_args = config.model.get("init_args") or {}
+        if "eta" in model_args and model_args["eta"] is None:
+            model_args["eta"] = recommended.get("eta", 0.3)
+        prepare_wandb(config)
+        if self.subcommand != "fit":
+            # Lightning says so of the checkpoint callback, which has nothing to do here.
+            warnings.filterwarnings("ignore", message="The dirpath has changed")
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer; what it refuses was the user's option."""
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (TypeError, ValueError, MisconfigurationException) as error:
+            raise InputError(f"trainer: {error}") from error
+
+    def after_fit(self) -> None:
+        """Test the chosen checkpoint, unless none was saved."""
+        checkpoint = self.trainer.checkpoint_callback
+        path = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
+        if path:
+            self.test(model=self.model, datamodule=self.datamodule, ckpt_path=path)
+
+    def test(self, **kwargs: Any) -> None:
+        """Test, and print our table in place of Lightning's."""
+        self.trainer.test(**kwargs | {"verbose": False})
+        print_results(self.trainer, self.model, "test")
+
+    def validate(self, **kwargs: Any) -> None:
+        """Validate, and print our table in place of Lightning's."""
+        self.trainer.validate(**kwargs | {"verbose": False})
+        print_results(self.trainer, self.model, "val")
+
+
+def _recommended(config: Any) -> dict[str, float]:
+    if not config.get("data"):
+        raise InputError("no data: name a data set, for example --data adult.")
+    module, _, name = config.data.class_path.rpartition(".")
+    recommended: dict[str, float] = getattr(getattr(import_module(module), name), "recommended", {})
+    return recommended
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line; bad input ends in a few lines and exit code 2."""
+    # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
+    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    try:
+        FairRFCLI(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            parser_class=ShortNameParser,
+            parser_kwargs={"exit_on_error": False},
+            save_config_callback=RunRecord,
+            seed_everything_default=0,
+            trainer_defaults=_TRAINER_DEFAULTS,
+            args=args,
+        )
+    except (InputError, MisconfigurationException, ArgumentError) as error:
+        _fail(error)
+    except ValueError as error:
+        # jsonargparse wraps what a constructor raised.
+        if explain(error) == str(error):
+            raise
+        _fail(error)
+
+
+def _fail(error: Exception) -> NoReturn:
+    rank_zero_only(print)(f"error: {explain(error)}", file=sys.stderr)
+    raise SystemExit(2) from error

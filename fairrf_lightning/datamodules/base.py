@@ -1,0 +1,234 @@
+"""What all tabular data modules share: split, encoding, loaders and the quarantine of S."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+
+from fairrf_lightning.datamodules.encoding import TableEncoder
+from fairrf_lightning.datamodules.loader import TensorBatches
+from fairrf_lightning.datamodules.options import (
+    check_at_least,
+    check_related,
+    check_split,
+    split_sizes,
+)
+from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+
+
+class TabularDataModule(LightningDataModule, ABC):
+    """A table for binary classification with a sensitive attribute S and features related to it.
+
+    A subclass names its columns and files and implements :meth:`read`. The split and the order of
+    the training batches follow from ``seed``; the encoding is learned from the training rows.
+    Batches are dicts: ``inputs`` ``(N, D)`` and ``target`` ``(N,)`` in training, where S is never
+    among them; also ``groups`` ``(N,)``, the ids of S, in validation and testing; ``inputs`` and
+    ``row``, the row numbers in the table as read, in prediction. What is public after
+    :meth:`setup` is set up on first use.
+
+    A checkpoint keeps seed, split and encoding, and they are restored with it: whatever the
+    options, a checkpoint is never tested on rows that it was trained on.
+
+    Args:
+        related: Features related to S; by default those of the paper.
+        batch_size: Training rows per batch and process.
+        eval_batch_size: Rows per batch and process in validation, testing and prediction.
+        include_sensitive: Make S an input of the model, as the code of the paper's authors does.
+        split: Shares of the training, validation and test rows.
+        seed: Seed of the split and of the training order; by default that of ``seed_everything``.
+        data_dir: Directory that holds the files, if they are not to be fetched.
+    """
+
+    target: str
+    sensitive: str
+    columns: tuple[str, ...] | None = None  # all columns but the target, when known beforehand
+    default_related: tuple[str, ...] = ()
+    files: tuple[RemoteFile, ...] = ()
+    recommended: ClassVar[dict[str, float]] = {}  # eta and beta for the command line
+
+    def __init__(
+        self,
+        *,
+        related: list[str] | None = None,
+        batch_size: int = 512,
+        eval_batch_size: int = 8192,
+        include_sensitive: bool = False,
+        split: tuple[float, float, float] = (0.5, 0.2, 0.3),
+        seed: int | None = None,
+        data_dir: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
+        check_at_least(0, seed=seed)
+        check_split(split)
+        self.related = list(self.default_related if related is None else related)
+        self.batch_size = batch_size
+        self.eval_batch_size = eval_batch_size
+        self.include_sensitive = include_sensitive
+        self.split = split
+        self.seed = seed
+        self.data_dir = data_dir
+        self.split_seed = 0
+        self._parts: dict[str, dict[str, Tensor]] = {}
+        if self.columns is not None:
+            self._check_related(self.columns)
+
+    @abstractmethod
+    def read(self) -> pd.DataFrame:
+        """Return the table: the target as 0/1, and the columns that may be inputs."""
+
+    def prepare_data(self) -> None:
+        """Fetch the files; Lightning calls this in one process of each machine."""
+        for file in self.files:
+            fetch(file, self.data_dir)
+
+    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 - all stages share one table
+        """Read, split and encode the table, once."""
+        if not self._parts:
+            followed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+            self.split_seed = followed if self.seed is None else self.seed
+            self._build()
+
+    def train_dataloader(self) -> TensorBatches:
+        """Return the training batches, without S."""
+        # to overfit is to repeat the same batches
+        shuffle = not getattr(self.trainer, "overfit_batches", 0)
+        return self._loader("train", ("inputs", "target"), self.batch_size, shuffle=shuffle)
+
+    def val_dataloader(self) -> TensorBatches:
+        """Return the validation batches; S is there for the metrics."""
+        return self._loader("val", ("inputs", "target", "groups"), self.eval_batch_size)
+
+    def test_dataloader(self) -> TensorBatches:
+        """Return the test batches; S is there for the metrics."""
+        return self._loader("test", ("inputs", "target", "groups"), self.eval_batch_size)
+
+    def predict_dataloader(self) -> TensorBatches:
+        """Return the test rows without target and S, with their row numbers."""
+        return self._loader("test", ("inputs", "row"), self.eval_batch_size)
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """The encoding, learned from the training rows."""
+        self.setup()
+        return self._encoder
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the columns of ``inputs``."""
+        return self.encoder.columns
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns of ``inputs``."""
+        return len(self.feature_names)
+
+    @property
+    def related_columns(self) -> dict[str, list[int]]:
+        """Columns of ``inputs`` that each related feature is encoded in."""
+        owners = self.encoder.owners
+        return {name: owners[name] for name in self.related}
+
+    @property
+    def group_names(self) -> list[str]:
+        """Groups of S, sorted; their position is the id in ``groups``, -1 if S is not known."""
+        self.setup()
+        return self._group_names
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups of S."""
+        return len(self.group_names)
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """Rows in ``train``, ``val`` and ``test``."""
+        self.setup()
+        return {name: len(part["row"]) for name, part in self._parts.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the checkpoint keeps, as plain values."""
+        return {
+            "encoder": self.encoder.state(),
+            "feature_names": self.feature_names,
+            "include_sensitive": self.include_sensitive,
+            "related": list(self.related),
+            "seed": self.split_seed,
+            "sensitive": self.sensitive,
+            "split": list(self.split),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over seed, split and encoding of the checkpoint where they differ."""
+        if state_dict == self.state_dict():
+            return
+        self.split_seed = state_dict["seed"]
+        self.split = tuple(state_dict["split"])
+        self.include_sensitive = state_dict["include_sensitive"]
+        self.related = list(state_dict["related"])
+        rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
+        self._build(state_dict["encoder"])
+
+    def __str__(self) -> str:
+        """Name the data set and the sizes of its parts, without setting them up."""
+        if not self._parts:
+            return f"{type(self).__name__}(not set up)"
+        sizes = ", ".join(f"{name} {size:,}" for name, size in self.split_sizes.items())
+        return f"{type(self).__name__}({sizes} rows; {self.n_features} features)"
+
+    def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
+        table = self.read()
+        self._check_related([name for name in table.columns if name != self.target])
+        rows = self._split(len(table))
+        if encoder_state is None:
+            hidden = {self.target} if self.include_sensitive else {self.target, self.sensitive}
+            features = [name for name in table.columns if name not in hidden]
+            self._encoder = TableEncoder.fit(table[features].iloc[rows["train"].numpy()])
+        else:
+            self._encoder = TableEncoder.from_state(encoder_state)
+        codes, groups = pd.factorize(table[self.sensitive], sort=True)
+        self._group_names = [str(group) for group in groups]
+        tensors = {
+            "inputs": self._encoder.transform(table),
+            "target": torch.tensor(table[self.target].to_numpy(dtype="float32")),
+            "groups": torch.tensor(codes, dtype=torch.int64),
+            "row": torch.arange(len(table)),
+        }
+        self._parts = {
+            name: {key: tensor[chosen] for key, tensor in tensors.items()} for name, chosen in rows.items()
+        }
+
+    def _split(self, num_rows: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(self.split_seed)
+        order = torch.randperm(num_rows, generator=generator)
+        train, val, _ = split_sizes(num_rows, self.split)
+        parts = order.tensor_split((train, train + val))
+        return dict(zip(("train", "val", "test"), parts, strict=True))
+
+    def _loader(
+        self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False
+    ) -> TensorBatches:
+        self.setup()
+        rank, world_size = 0, 1
+        if self.trainer is not None:
+            rank, world_size = self.trainer.global_rank, self.trainer.world_size
+        tensors = {key: self._parts[part][key] for key in keys}
+        return TensorBatches(
+            tensors,
+            batch_size,
+            shuffle=shuffle,
+            seed=self.split_seed,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def _check_related(self, columns: Collection[str]) -> None:
+        check_related(self.related, columns, self.sensitive, include_sensitive=self.include_sensitive)

@@ -1,0 +1,124 @@
+"""Turn the columns of a table into numbers: standardised numbers and 0/1 categories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from pandas.api.types import is_numeric_dtype
+from torch import Tensor
+
+from fairrf_lightning.errors import InputError
+
+
+@dataclass(frozen=True)
+class TableEncoder:
+    """Encode a table as a matrix: numeric features first, then one 0/1 column per category.
+
+    Made by :meth:`fit` from the training rows. Numeric features are standardised by their mean and
+    standard deviation there (a constant one is only centred). A category without a column, and a
+    missing one, gives zeros in all columns of its feature.
+
+    Args:
+        scales: Mean and standard deviation of each numeric feature.
+        categories: Sorted categories of each categorical feature.
+
+    Example:
+        >>> frame = pd.DataFrame({"job": ["b", "a"], "age": [20, 40]})
+        >>> encoder = TableEncoder.fit(frame)
+        >>> encoder.columns, encoder.owners
+        (['age', 'job=a', 'job=b'], {'age': [0], 'job': [1, 2]})
+        >>> encoder.transform(frame).tolist()
+        [[-1.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    """
+
+    scales: dict[str, tuple[float, float]]
+    categories: dict[str, list[str]]
+
+    @classmethod
+    def fit(cls, frame: pd.DataFrame) -> TableEncoder:
+        """Learn the encoding of all columns of ``frame``, which holds the training rows.
+
+        A column of pandas' categorical type keeps all categories of that type, so that the number
+        of encoded columns does not depend on which rows were drawn for training.
+        """
+        numeric = [name for name in frame.columns if is_numeric_dtype(frame[name])]
+        values = _finite(frame, numeric)
+        mean = values.mean(axis=0)
+        std = values.std(axis=0)
+        # rounding can give a constant column a tiny deviation, and a tiny one a deviation of 0
+        std[(np.ptp(values, axis=0) == 0) | (std == 0)] = 1.0
+        scales = zip(mean.tolist(), std.tolist(), strict=True)
+        return cls(
+            scales=dict(zip(numeric, scales, strict=True)),
+            categories={name: _categories(frame[name]) for name in frame.columns if name not in numeric},
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the encoded columns, such as ``age`` and ``relationship=Wife``."""
+        dummies = [f"{name}={value}" for name, found in self.categories.items() for value in found]
+        return [*self.scales, *dummies]
+
+    @property
+    def owners(self) -> dict[str, list[int]]:
+        """Indices of the encoded columns of each feature."""
+        owners = {name: [index] for index, name in enumerate(self.scales)}
+        start = len(owners)
+        for name, found in self.categories.items():
+            owners[name] = list(range(start, start + len(found)))
+            start += len(found)
+        return owners
+
+    def transform(self, frame: pd.DataFrame) -> Tensor:
+        """Encode ``frame`` as a float32 matrix ``(N, D)``; other columns of it are not used."""
+        if missing := [name for name in self.owners if name not in frame.columns]:
+            raise InputError(f"the table lacks the columns {missing} that the encoding was made for")
+        encoded = np.zeros((len(frame), len(self.columns)), dtype=np.float32)
+        mean, std = np.array(list(self.scales.values())).reshape(-1, 2).T
+        encoded[:, : len(mean)] = (_finite(frame, list(self.scales)) - mean) / std
+        owners = self.owners
+        for name, found in self.categories.items():
+            codes = _codes(frame[name], found)
+            known = np.flatnonzero(codes >= 0)
+            encoded[known, np.array(owners[name], dtype=np.int64)[codes[known]]] = 1.0
+        return torch.from_numpy(encoded)
+
+    def state(self) -> dict[str, Any]:
+        """Return plain values from which :meth:`from_state` makes an equal encoder."""
+        return {
+            "scales": {name: list(scale) for name, scale in self.scales.items()},
+            "categories": {name: list(found) for name, found in self.categories.items()},
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> TableEncoder:
+        """Make the encoder that :meth:`state` described."""
+        scales = {name: (mean, std) for name, (mean, std) in state["scales"].items()}
+        return cls(scales, {name: list(found) for name, found in state["categories"].items()})
+
+
+def _finite(frame: pd.DataFrame, names: list[str]) -> np.ndarray[tuple[int, int], Any]:
+    values = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
+    for name, bad in zip(names, (~np.isfinite(values)).sum(axis=0), strict=True):
+        if bad:
+            raise InputError(f"column '{name}' has {bad} missing or infinite values: drop or fill them")
+    return values
+
+
+def _categories(column: pd.Series[Any]) -> list[str]:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return sorted(map(str, column.cat.categories))
+    return sorted(map(str, column.dropna().unique()))
+
+
+def _codes(column: pd.Series[Any], categories: list[str]) -> np.ndarray[tuple[int], Any]:
+    codes, uniques = pd.factorize(column)
+    number = {category: index for index, category in enumerate(categories)}
+    # The last entry serves code -1, by which pandas marks a missing value.
+    lookup = np.array([*(number.get(str(value), -1) for value in uniques), -1])
+    return lookup[codes]

@@ -1,0 +1,126 @@
+"""A loader of batches that are already batches: row slices of tensors held in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairrf_lightning.errors import InputError
+
+
+class TensorBatches:
+    """Yield dicts of row slices of equally long tensors, without any Python code per row.
+
+    With ``shuffle`` (training), an epoch is a permutation drawn from ``(seed, epoch)`` and cut into
+    global batches of ``batch_size * world_size`` rows; rank ``r`` takes rows ``r::world_size`` of
+    each. The ranks together therefore see exactly the batches of one process with a
+    ``world_size`` times larger ``batch_size``. Rows that do not fill the last global batch are left
+    out until the next epoch shuffles them in.
+
+    Without ``shuffle`` (evaluation), each row comes exactly once over all ranks, in order and
+    without padding; a rank without rows yields one empty batch, because Lightning would skip that
+    rank's loop and the other ranks would wait for it forever.
+
+    Args:
+        tensors: Tensors by the names that batches carry, all with the same number of rows.
+        batch_size: Rows in a batch of this rank.
+        shuffle: Draw a new order in each epoch, as for training.
+        seed: Seed of the order.
+        rank: Which process this is.
+        world_size: How many processes share the rows.
+
+    Example:
+        >>> loader = TensorBatches({"inputs": torch.arange(5)}, batch_size=2)
+        >>> [batch["inputs"].tolist() for batch in loader]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        rows = {len(tensor) for tensor in tensors.values()}
+        if len(rows) != 1:
+            sizes = {name: len(tensor) for name, tensor in tensors.items()}
+            raise InputError(f"tensors must have the same number of rows, not {sizes}")
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, not {batch_size}")
+        self.tensors = dict(tensors)
+        self.num_rows = rows.pop()
+        if shuffle and self.num_rows < world_size:
+            raise InputError(f"{self.num_rows} training rows are too few for {world_size} processes")
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self._batches_seen = 0
+        self._resume_at = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches that this rank yields in an epoch."""
+        if self.shuffle:
+            return self.num_rows // self._global_batch_size
+        rows_of_rank = len(range(self.rank, self.num_rows, self.world_size))
+        return max(1, -(-rows_of_rank // self.batch_size))
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the batches of this epoch, after a resume from the first one not yet seen."""
+        # A generator runs from its first next() on: Lightning sets the epoch after calling iter().
+        first, self._resume_at = self._resume_at, 0
+        batches = self._shuffled(first) if self.shuffle else self._in_order(first)
+        for number, batch in enumerate(batches, start=first + 1):
+            self._batches_seen = number
+            yield batch
+
+    @property
+    def batch_sampler(self) -> SimpleNamespace:
+        """Lead Lightning to ``set_epoch``: it looks for ``loader.batch_sampler.sampler``."""
+        return SimpleNamespace(sampler=self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the epoch to come; a resume position of another epoch is void."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._batches_seen = self._resume_at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the epoch and the number of its batches that were seen."""
+        return {"epoch": self.epoch, "batches_seen": self._batches_seen}
+
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Make the next iteration over the saved epoch start after the batches already seen."""
+        self.epoch = state_dict["epoch"]
+        self._batches_seen = self._resume_at = state_dict["batches_seen"]
+
+    @property
+    def _global_batch_size(self) -> int:
+        whole = self.batch_size * self.world_size
+        return whole if self.num_rows >= whole else self.num_rows - self.num_rows % self.world_size
+
+    def _shuffled(self, first: int) -> Iterator[dict[str, Tensor]]:
+        # torch's generator uses 32 bits of its seed only: mix both numbers into them
+        mixed = int(np.random.SeedSequence((self.seed, self.epoch)).generate_state(1)[0])
+        generator = torch.Generator().manual_seed(mixed)
+        order = torch.randperm(self.num_rows, generator=generator)
+        size = self._global_batch_size
+        for start in range(first * size, len(self) * size, size):
+            rows = order[start : start + size][self.rank :: self.world_size]
+            yield {name: tensor.index_select(0, rows) for name, tensor in self.tensors.items()}
+
+    def _in_order(self, first: int) -> Iterator[dict[str, Tensor]]:
+        mine = {name: t[self.rank :: self.world_size] for name, t in self.tensors.items()}
+        for number in range(first, len(self)):
+            rows = slice(number * self.batch_size, (number + 1) * self.batch_size)
+            yield {name: tensor[rows] for name, tensor in mine.items()}

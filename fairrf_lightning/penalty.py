@@ -1,0 +1,224 @@
+"""The fairness loss as a plain ``nn.Module``, exact over the ranks of a distributed run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.functional import (
+    Moments,
+    Statistic,
+    batch_moments,
+    merge_moments,
+    penalties_from_moments,
+    solve_lambda,
+)
+
+Given: TypeAlias = Literal["all", "positives"]
+
+_MOST_PENDING = 64
+
+
+class _GatherRanks(torch.autograd.Function):
+    """Stack a tensor over the ranks, with gradient.
+
+    The backward pass sums over ranks: each rank's loss depends on every rank's part, and DDP divides
+    the sum of the parameter gradients by the number of ranks again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
+        parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, part.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
+        total = grads[0].contiguous()
+        dist.all_reduce(total)
+        return total[dist.get_rank()]
+
+
+class RelatedFeaturePenalty(nn.Module):
+    """``eta * sum_j lambda_j R_j``: how far the prediction moves with each related feature.
+
+    In training under ``torch.distributed`` the covariance is that of all ranks' rows together (the
+    mean of the ranks' own penalties would be another number, because ``|cov|`` is not linear).
+    Computed in float32 or wider even under autocast; lambda stays float32 in any precision.
+
+    Args:
+        related: Column numbers of the input for each related feature.
+        eta: Weight of the penalty, 0 or more; 0 is the vanilla model. A tensor ``(M,)`` serves ``M``
+            stacked models with predictions ``(M, N)``.
+        statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
+        given: ``"all"`` rows (demographic parity) or the ``"positives"`` (equal opportunity).
+        initial_weights: lambda to start from, by feature name; ``1 / K`` each when ``None``.
+        from_logits: Whether predictions are logits (``(N,)``, ``(N, 1)`` or ``(N, 2)``) or the
+            probabilities of the positive class.
+
+    >>> penalty = RelatedFeaturePenalty({"age": [0], "relationship": [1, 2]}, eta=0.5)
+    >>> inputs = torch.tensor([[1.0, 0.0, 1.0], [-1.0, 1.0, 0.0]])
+    >>> penalty(torch.tensor([2.0, -2.0]), inputs)
+    tensor(0.1904)
+    >>> penalty.weights
+    tensor([0.5000, 0.5000])
+    """
+
+    weights: Tensor
+    columns: Tensor
+    owner: Tensor
+
+    def __init__(
+        self,
+        related: Mapping[str, Sequence[int]],
+        eta: float | Tensor = 0.3,
+        statistic: Statistic = "covariance",
+        given: Given = "all",
+        initial_weights: Mapping[str, float] | None = None,
+        *,
+        from_logits: bool = True,
+    ) -> None:
+        super().__init__()
+        _check_related(related)
+        _check_choice("statistic", statistic, ("covariance", "correlation"))
+        _check_choice("given", given, ("all", "positives"))
+        if isinstance(eta, Tensor):
+            self.register_buffer("eta", eta, persistent=False)
+        else:
+            self.eta: float | Tensor = eta
+        if not bool((torch.as_tensor(eta) >= 0).all()):
+            raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
+        self.feature_names = list(related)
+        self.statistic: Statistic = statistic
+        self.given: Given = given
+        self.from_logits = from_logits
+        self.enabled = True
+        self._pending: list[Tensor] = []
+        models = torch.as_tensor(eta).shape
+        columns = [c for feature in related.values() for c in feature]
+        owner = [j for j, feature in enumerate(related.values()) for _ in feature]
+        start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
+        self.register_buffer("weights", start)
+        self.register_buffer("columns", torch.tensor(columns), persistent=False)
+        self.register_buffer("owner", torch.tensor(owner), persistent=False)
+
+    def forward(self, preds: Tensor, inputs: Tensor, target: Tensor | None = None) -> Tensor:
+        """Return the penalty, a scalar (``(M,)`` for stacked models).
+
+        Args:
+            preds: Logits or probabilities, see ``from_logits``.
+            inputs: The rows' inputs ``(N, D)``; the related columns are taken from them.
+            target: Labels ``(N,)``, needed with ``given="positives"``.
+        """
+        if not self.enabled or (isinstance(self.eta, float | int) and self.eta == 0):
+            return self.weights.new_zeros(self.weights.shape[:-1])
+        moments = self.moments(self.probabilities(preds), inputs, target)
+        if self.training and dist.is_available() and dist.is_initialized():
+            moments = merge_moments(_GatherRanks.apply(moments.pack()))  # type: ignore[no-untyped-call]
+        if self.training:
+            self._remember(moments)
+        return self.total(self.penalties(moments))
+
+    def probabilities(self, preds: Tensor) -> Tensor:
+        """Return the probability of the positive class, ``(N,)``, in float32 or wider."""
+        preds = preds.to(torch.promote_types(preds.dtype, torch.float32))
+        if self.weights.ndim == 1 and preds.ndim == 2:
+            if preds.shape[1] not in (1, 2):
+                raise InputError(
+                    f"predictions of shape {tuple(preds.shape)}: expected (N,), (N, 1) or (N, 2); "
+                    "FairRF is for two classes."
+                )
+            last = preds[:, -1]
+            preds = last - preds[:, 0] if self.from_logits and preds.shape[1] == 2 else last
+        return preds.sigmoid() if self.from_logits else preds
+
+    def moments(self, probs: Tensor, inputs: Tensor, target: Tensor | None = None) -> Moments:
+        """Return the moments of these rows (of this rank)."""
+        if self.given == "positives" and target is None:
+            raise InputError("given='positives' needs the labels: call penalty(preds, inputs, target).")
+        mask = target > 0.5 if self.given == "positives" and target is not None else None
+        related = inputs.index_select(-1, self.columns)
+        return batch_moments(probs, related, mask, squares=self.statistic == "correlation")
+
+    def penalties(self, moments: Moments) -> Tensor:
+        """Return ``R`` of each feature, ``(..., K)``."""
+        return penalties_from_moments(moments, self.owner, len(self.feature_names), self.statistic)
+
+    def total(self, penalties: Tensor) -> Tensor:
+        """Return ``eta * sum_j lambda_j R_j``."""
+        return self.eta * (self.weights * penalties).sum(-1)
+
+    @torch.no_grad()
+    def update_weights(self, beta: float | Tensor) -> Tensor | None:
+        """Solve for lambda from the rows since the last update; return their ``R`` (``None``: no rows)."""
+        if not self._pending:
+            return None
+        penalties = self.penalties(merge_moments(torch.stack(self._pending)))
+        if not bool(penalties.isfinite().all()):
+            values = dict(zip(self.feature_names, penalties.tolist(), strict=True))
+            raise InputError(
+                f"the penalties {values} are not finite, so lambda cannot be solved for: "
+                "the predictions have diverged. Lower the learning rate or clip gradients."
+            )
+        # Out of place: autograd may still hold the old weights between forward and backward.
+        self.weights = solve_lambda(penalties, beta).to(self.weights.dtype)
+        self._pending = []
+        return penalties
+
+    @torch.no_grad()
+    def _remember(self, moments: Moments) -> None:
+        # Merged only now and then: merging in each step would cost more than the penalty itself.
+        self._pending.append(moments.pack().detach())
+        if len(self._pending) == _MOST_PENDING:
+            self._pending = [merge_moments(torch.stack(self._pending)).pack()]
+
+    def get_extra_state(self) -> Tensor:
+        """Return the moments gathered since the last update, part of the module's ``state_dict``."""
+        return torch.stack(self._pending) if self._pending else self.weights.new_empty(0)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on gathering where the checkpoint was."""
+        self._pending = list(state.to(self.weights.device))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RelatedFeaturePenalty:  # noqa: FBT001, FBT002 - nn.Module's signature
+        kept = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in kept.items():
+            moved = self._buffers[name]
+            if moved is not None and moved.dtype != buffer.dtype:
+                # `.to(bfloat16)` and its like move the module but must not round lambda.
+                self._buffers[name] = buffer.to(moved.device)
+        return self
+
+
+def _check_related(related: Mapping[str, Sequence[int]]) -> None:
+    if not related:
+        raise InputError("related = {}: expected at least one related feature with its columns.")
+    for name, columns in related.items():
+        if not columns or any(not isinstance(c, int) or c < 0 for c in columns):
+            raise InputError(
+                f"related[{name!r}] = {columns!r}: expected the feature's column numbers, 0 or more."
+            )
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}.")
+
+
+def _initial_weights(names: list[str], given: Mapping[str, float] | None) -> Tensor:
+    if given is None:
+        return torch.full((len(names),), 1 / len(names))
+    weights = torch.tensor([given.get(name, float("nan")) for name in names])
+    on_simplex = bool((weights >= 0).all()) and abs(float(weights.sum()) - 1) < 1e-4
+    if set(given) != set(names) or not on_simplex:
+        raise InputError(
+            f"initial_weights = {dict(given)}: expected a weight of 0 or more for each of "
+            f"{', '.join(names)}, adding up to 1."
+        )
+    return weights / weights.sum()

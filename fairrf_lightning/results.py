@@ -1,0 +1,59 @@
+"""The table of accuracy and gaps that ``fit``, ``test`` and ``validate`` end with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from lightning import LightningModule, Trainer
+from rich.console import Console
+from rich.table import Table
+
+_ROWS = {
+    "acc": "accuracy",
+    "eo_gap": "dEO     equal opportunity gap",
+    "dp_gap": "dDP     demographic parity gap",
+    "eodds_gap": "dEOdds  equalized odds gap",
+}
+
+
+def print_results(trainer: Trainer, module: LightningModule, stage: Literal["val", "test"]) -> None:
+    """Print what the trainer measured last, on rank zero."""
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    if not trainer.is_global_zero or f"{stage}_acc" not in metrics:
+        return
+    console = Console()
+    console.print(_table(metrics, stage))
+    for line in _notes(trainer, module, metrics, stage):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(metrics: dict[str, float], stage: str) -> Table:
+    table = Table(title="Test split" if stage == "test" else "Validation split")
+    table.add_column("")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="center")
+    for key, label in _ROWS.items():
+        name = f"{stage}_{key}"
+        if name in metrics:
+            low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
+            interval = "not estimable" if math.isnan(low) else f"{low:.3f} to {high:.3f}"
+            table.add_row(label, f"{metrics[name]:.4f}", interval)
+    return table
+
+
+def _notes(trainer: Trainer, module: LightningModule, metrics: dict[str, float], stage: str) -> Iterator[str]:
+    data: Any = getattr(trainer, "datamodule", None)
+    if f"{stage}_dp_gap" not in metrics:
+        yield "Gaps are not reported: the data do not say which group a row belongs to."
+    elif hasattr(data, "group_names"):
+        seen = "with" if data.include_sensitive else "without"
+        yield f"Groups: {', '.join(data.group_names)}. Trained {seen}: {data.sensitive}."
+    penalty: Any = getattr(module, "penalty", None)
+    if penalty is not None:
+        weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
+        shown = ", ".join(f"{name} {weight:.2f}" for name, weight in weights)
+        yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}" if penalty.eta else " (vanilla)")
+    if trainer.ckpt_path:
+        yield f"Checkpoint: {trainer.ckpt_path}"
