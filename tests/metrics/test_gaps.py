@@ -96,9 +96,7 @@ def test_rates_agree_with_fairlearn(num_groups: int) -> None:
 @every_gap
 @every_mode
 @every_reduction
-def test_gap_agrees_with_brute_force(
-    gap_class: type[Gap], reduction: Reduction, mode: Mode
-) -> None:
+def test_gap_agrees_with_brute_force(gap_class: type[Gap], reduction: Reduction, mode: Mode) -> None:
     batch = data(4)
     expected = brute_force(gap_class, batch, reduction, mode)
     assert result(gap_class(4, reduction, mode), batch) == pytest.approx(expected, abs=1e-12)
@@ -309,9 +307,7 @@ def test_empty_batch_changes_nothing(gap_class: type[Gap], mode: Mode) -> None:
         ([[0.1], [0.5]], [[0], [1]], [[0], [1]], r"shapes \(2, 1\)"),
     ],
 )
-def test_bad_batch_is_refused(
-    preds: list[Any], target: list[Any], groups: list[Any], message: str
-) -> None:
+def test_bad_batch_is_refused(preds: list[Any], target: list[Any], groups: list[Any], message: str) -> None:
     metric = DemographicParityGap()
     with pytest.raises(InputError, match=message):
         metric.update(torch.tensor(preds), torch.tensor(target), torch.tensor(groups))

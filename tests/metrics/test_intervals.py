@@ -40,9 +40,7 @@ def absolute(low: float, high: float) -> tuple[float, float]:
 def rows_of(cells: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """Decisions and group ids with ``(successes, total)`` in each group."""
     preds = [1.0 * (i < x) for x, n in cells for i in range(n)]
-    return torch.tensor(preds), torch.tensor(
-        [g for g, (_, n) in enumerate(cells) for _ in range(n)]
-    )
+    return torch.tensor(preds), torch.tensor([g for g, (_, n) in enumerate(cells) for _ in range(n)])
 
 
 def dp_metric(
