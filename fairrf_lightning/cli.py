@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from jsonargparse import ArgumentError
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -20,13 +22,14 @@ from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.wandb_offline import prepare_wandb
 
 _TRAINER_DEFAULTS = {
     "max_epochs": 20,
-    "log_every_n_steps": 10,
+    "log_every_n_steps": 1,  # FairRFModule logs once an epoch
     "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "."}},
 }
 
@@ -49,12 +52,14 @@ class FairRFCLI(LightningCLI):
             }
         )
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, and look at the checkpoint before Lightning does."""
+        super().parse_arguments(parser, args)
+        _check_checkpoint(self.config[self.config.subcommand].get("ckpt_path"))
+
     def before_instantiate_classes(self) -> None:
-        """Check what can be checked now, and fill in the data set's recommended eta and beta."""
+        """Fill in the data set's recommended eta and beta, and the options of W&B."""
         config = self.config[self.subcommand]
-        ckpt_path = config.get("ckpt_path")
-        if ckpt_path and ckpt_path not in ("best", "last") and not Path(ckpt_path).is_file():
-            raise InputError(f"--ckpt_path {ckpt_path}: there is no such file.")
         recommended = _recommended(config)
         if config.lambda_update.beta is None:
             config.lambda_update.beta = recommended.get("beta", 0.5)
@@ -65,6 +70,12 @@ class FairRFCLI(LightningCLI):
         if self.subcommand != "fit":
             # Lightning says so of the checkpoint callback, which has nothing to do here.
             warnings.filterwarnings("ignore", message="The dirpath has changed")
+
+    def after_instantiate_classes(self) -> None:
+        """Build the model for the data now: some callbacks copy it before Lightning's own setup."""
+        if isinstance(self.model, FairRFModule) and hasattr(self.datamodule, "related_columns"):
+            self.datamodule.prepare_data()
+            self.model.adapt_to(self.datamodule)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer; what it refuses was the user's option."""
@@ -89,6 +100,20 @@ class FairRFCLI(LightningCLI):
         """Validate, and print our table in place of Lightning's."""
         self.trainer.validate(**kwargs | {"verbose": False})
         print_results(self.trainer, self.model, "val")
+
+
+def _check_checkpoint(path: str | None) -> None:
+    if not path or path in ("best", "last"):
+        return
+    if not Path(path).is_file():
+        raise InputError(f"--ckpt_path {path}: there is no such file.")
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"--ckpt_path {path}: this is not a checkpoint that can be read ({reason})"
+        ) from error
 
 
 def _recommended(config: Any) -> dict[str, float]:

@@ -19,7 +19,7 @@ def explain(error: BaseException) -> str:
             return str(cause)
         cause = cause.__cause__ or cause.__context__
     lines = [line for line in str(error).splitlines() if line.strip() and not _NOISE.search(line)]
-    return "\n".join(lines) + _suggestion(str(error))
+    return "\n".join(lines or [str(error)]) + _suggestion(str(error))
 
 
 def _suggestion(message: str) -> str:

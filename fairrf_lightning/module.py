@@ -94,9 +94,16 @@ class FairRFModule(LightningModule):
 
     def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
         """Build what depends on the data, unless that was given."""
+        self.adapt_to(getattr(self.trainer, "datamodule", None))
+
+    def adapt_to(self, data: LightningDataModule | None) -> None:
+        """Build backbone and penalty for the columns of a data module, unless they are there.
+
+        Lightning calls this in ``setup``; call it yourself before ``fit`` if a callback copies the
+        module earlier, as weight averaging does.
+        """
         if hasattr(self, "penalty"):
             return
-        data: LightningDataModule | None = getattr(self.trainer, "datamodule", None)
         if data is None or not hasattr(data, "n_features") or not hasattr(data, "related_columns"):
             raise InputError(
                 "FairRFModule does not know its columns: give n_features=... and "

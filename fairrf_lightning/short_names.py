@@ -28,6 +28,7 @@ SHORT_NAMES = {
     },
 }
 PRESETS = Path("datamodules")
+_SAME_PLACE = {"init_args", "fit", "validate", "test", "predict"}
 
 
 class ShortNameParser(LightningArgumentParser):
@@ -40,9 +41,16 @@ class ShortNameParser(LightningArgumentParser):
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
         return super().parse_object(expand_config(cfg_obj), *rest, **kwargs)
 
-    def parse_string(self, cfg_str: str, *rest: Any, **kwargs: Any) -> Any:
-        config = expand_config(yaml.safe_load(cfg_str))
-        return super().parse_string(yaml.safe_dump(config), *rest, **kwargs)
+    def parse_string(self, *args: Any, **kwargs: Any) -> Any:
+        # The text's own name differs between versions of jsonargparse.
+        texts = {name: value for name, value in kwargs.items() if name in ("content", "cfg_str")}
+        expanded = {name: _expand_text(text) for name, text in texts.items()}
+        args = (_expand_text(args[0]), *args[1:]) if args else args
+        return super().parse_string(*args, **kwargs | expanded)
+
+
+def _expand_text(text: str) -> str:
+    return yaml.safe_dump(expand_config(yaml.safe_load(text)), sort_keys=False)
 
 
 def expand_args(args: list[str]) -> Iterable[str]:
@@ -60,18 +68,22 @@ def expand_args(args: list[str]) -> Iterable[str]:
             yield arg
 
 
-def expand_config(config: Any, prefix: str = "") -> Any:
+def expand_config(config: Any, place: str = "") -> Any:
     """Return a config with short names spelt out at the same places as on the command line."""
-    if isinstance(config, dict):
-        nested = {"init_args"} | {"fit", "validate", "test", "predict"}
-        return {
-            key: expand_config(value, prefix if key in nested else f"{prefix}.{key}".lstrip("."))
-            for key, value in config.items()
-        }
-    if isinstance(config, str) and prefix in SHORT_NAMES:
-        expanded = _expand(prefix, config)
-        return json.loads(expanded) if expanded.startswith("{") else {"class_path": expanded}
-    return config
+    if not isinstance(config, dict):
+        expanded = _expand(place, config) if isinstance(config, str) and place in SHORT_NAMES else None
+        return config if expanded in (None, config) else _class_spec(str(expanded))
+    result = {}
+    for key, value in config.items():
+        if key == "class_path" and place in SHORT_NAMES:
+            result[key] = _expand(place, value)
+        else:
+            result[key] = expand_config(value, place if key in _SAME_PLACE else f"{place}.{key}".lstrip("."))
+    return result
+
+
+def _class_spec(expanded: str) -> Any:
+    return json.loads(expanded) if expanded.startswith("{") else {"class_path": expanded}
 
 
 def _option(arg: str) -> str | None:

@@ -1,0 +1,190 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from fairrf_lightning import FairRFModule
+from fairrf_lightning.backbones import Linear
+
+Cli = Callable[[str], None]
+SHORT = "--trainer.max_epochs=2 --data.batch_size=2048"
+TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+
+
+def checkpoint(run: int = 0) -> Path:
+    (path,) = Path(f"lightning_logs/version_{run}/checkpoints").glob("epoch*.ckpt")
+    return path
+
+
+def test_fit_trains_and_prints_the_table_of_the_test_split(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"fit --data adult {SHORT}")
+    printed = capsys.readouterr().out
+    for part in ("Test split", "accuracy", "dEO", "dDP", "95 % interval", "Trained without: sex", "eta 0.6"):
+        assert part in printed
+
+
+def test_a_run_keeps_its_config_seed_versions_and_columns(cli: Cli) -> None:
+    cli(f"fit --data adult --seed_everything 7 {SHORT}")
+    folder = Path("lightning_logs/version_0")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["data"]["class_path"] == "fairrf_lightning.datamodules.AdultDataModule"
+    assert config["model"]["init_args"]["eta"] == 0.6
+    assert config["lambda_update"]["beta"] == 0.5
+    assert config["checkpoint"]["monitor"] == "val_objective"
+    record = json.loads((folder / "run.json").read_text())
+    assert record["seed"] == 7
+    assert record["versions"]["torch"] == torch.__version__
+    assert "age" in record["columns"]
+    assert not any(column.startswith("sex") for column in record["columns"])
+    assert record["rows"] == {"train": 22611, "val": 9044, "test": 13567}
+
+
+def test_the_logged_names_are_those_promised(cli: Cli) -> None:
+    cli(f"fit --data adult {SHORT}")
+    logged = set(pd.read_csv("lightning_logs/version_0/metrics.csv").columns)
+    features = ("age", "relationship", "marital-status")
+    promised = {"train_loss", "train_penalty"}
+    promised |= {f"{name}/{feature}" for name in ("lambda", "penalty") for feature in features}
+    for stage in ("val", "test"):
+        promised |= {
+            f"{stage}_{name}" for name in ("loss", "penalty", "objective", "acc", "dp_gap", "eo_gap")
+        }
+        promised |= {
+            f"{stage}_{name}_{end}" for name in ("acc", "dp_gap", "eo_gap") for end in ("low", "high")
+        }
+    promised |= {f"test_{name}/{feature}" for name in ("lambda", "penalty") for feature in features}
+    assert promised <= logged
+
+
+def test_the_saved_config_repeats_the_run(cli: Cli) -> None:
+    cli(f"fit --data adult --model.backbone linear --model.eta 0.2 {SHORT}")
+    cli("fit --config lightning_logs/version_0/config.yaml")
+    first, second = (torch.load(checkpoint(run), weights_only=True)["state_dict"] for run in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first if first[name].numel())
+
+
+def test_config_files_may_use_short_names(cli: Cli) -> None:
+    Path("my.yaml").write_text(
+        "data: adult\nmodel:\n  class_path: fairrf\n  init_args:\n    backbone: linear\n    eta: 0.1\n"
+        "trainer:\n  max_epochs: 1\n  logger: csv\n"
+    )
+    cli("fit --config my.yaml")
+    config = yaml.safe_load(Path("lightning_logs/version_0/config.yaml").read_text())
+    assert config["model"]["init_args"]["backbone"]["class_path"] == "fairrf_lightning.backbones.Linear"
+
+
+def test_data_finds_the_users_presets(cli: Cli) -> None:
+    Path("datamodules").mkdir()
+    Path("datamodules/young.yaml").write_text(
+        "class_path: adult\ninit_args:\n  related: [age]\n  batch_size: 4096\n"
+    )
+    cli("fit --data young --trainer.max_epochs=1")
+    config = yaml.safe_load(Path("lightning_logs/version_0/config.yaml").read_text())
+    assert config["data"]["class_path"] == "fairrf_lightning.datamodules.AdultDataModule"
+    assert config["data"]["init_args"]["related"] == ["age"]
+
+
+def test_test_and_validate_rebuild_the_model_and_split_of_the_checkpoint(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"fit --data adult --seed_everything 3 --model.backbone linear {SHORT}")
+    table = capsys.readouterr().out.split("Test split")[1].split("Groups")[0]
+    cli(f"test --data adult --ckpt_path {checkpoint()}")
+    assert capsys.readouterr().out.split("Test split")[1].split("Groups")[0] == table
+    cli(f"validate --data adult --ckpt_path {checkpoint()}")
+    assert "Validation split" in capsys.readouterr().out
+
+
+def test_predict_writes_probabilities_and_decisions_of_the_test_rows(cli: Cli) -> None:
+    cli(f"fit --data adult {SHORT}")
+    cli(f"predict --data adult --ckpt_path {checkpoint()} --predictions.path out/rows.csv")
+    rows = pd.read_csv("out/rows.csv")
+    assert list(rows.columns) == ["row", "probability", "decision"]
+    assert len(rows) == 13567
+    assert rows["row"].is_monotonic_increasing
+    assert rows["probability"].between(0, 1).all()
+    assert (rows["decision"] == (rows["probability"] >= 0.5)).all()
+    assert not Path("out/rows.csv.part").exists()
+
+
+def test_the_checkpoint_can_be_chosen_by_a_gap(cli: Cli) -> None:
+    cli("fit --data adult --checkpoint.monitor val_eo_gap --trainer.max_epochs=4 --data.batch_size=2048")
+    history = pd.read_csv("lightning_logs/version_0/metrics.csv").dropna(subset=["val_eo_gap"])
+    best = history["epoch"].to_numpy()[history["val_eo_gap"].argmin()]
+    assert torch.load(checkpoint(), weights_only=True)["epoch"] == best
+
+
+def test_eta_zero_is_the_vanilla_model(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"fit --data adult --model.eta 0 {SHORT}")
+    assert "eta 0 (vanilla)" in capsys.readouterr().out
+    logged = pd.read_csv("lightning_logs/version_0/metrics.csv")
+    assert (logged["train_penalty"].dropna() == 0).all()
+
+
+@pytest.mark.parametrize("backbone", ["mlp", "linear", "svm"])
+def test_each_backbone_learns_more_than_the_majority(cli: Cli, backbone: str) -> None:
+    cli(f"fit --data adult --model.backbone {backbone} --model.lr 0.01 --trainer.max_epochs 3")
+    logged = pd.read_csv("lightning_logs/version_0/metrics.csv")
+    assert logged["test_acc"].dropna().item() > 0.8
+
+
+def test_optimizer_and_scheduler_are_configurable(cli: Cli) -> None:
+    cli(
+        f"fit --data adult {SHORT} --model.optimizer torch.optim.SGD --model.optimizer.lr 0.5 "
+        "--model.lr_scheduler lightning.pytorch.cli.ReduceLROnPlateau --model.lr_scheduler.monitor val_loss"
+    )
+    state = torch.load(checkpoint(), weights_only=True)
+    assert state["optimizer_states"][0]["param_groups"][0]["lr"] == 0.5
+    assert state["lr_schedulers"][0]["mode"] == "min"
+
+
+def test_a_checkpoint_of_the_command_line_loads_in_python(cli: Cli) -> None:
+    cli(f"fit --data adult --model.backbone linear {SHORT}")
+    module = FairRFModule.load_from_checkpoint(checkpoint(), weights_only=True)
+    assert isinstance(module.backbone, Linear)
+    assert module.penalty.feature_names == ["age", "relationship", "marital-status"]
+
+
+def test_print_config_and_help_know_the_short_names(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli("fit --data adult --model.backbone svm --print_config")
+    assert exit_info.value.code == 0
+    assert "fairrf_lightning.backbones.LinearSVM" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as exit_info:
+        cli("fit --data.help adult")
+    assert exit_info.value.code == 0
+    assert "related" in capsys.readouterr().out
+
+
+def test_the_presets_of_callbacks_can_be_plugged_in(cli: Cli) -> None:
+    presets = sorted((TRAIN.parent / "callbacks").glob("*.yaml"))
+    assert presets
+    options = " ".join(f"--trainer.callbacks+={preset}" for preset in presets)
+    cli(f"fit --data adult {SHORT} {options}")
+
+
+def test_two_processes_train_from_the_command_line_and_report_once(tmp_path: Path) -> None:
+    command = [sys.executable, str(TRAIN), "fit", "--data=adult", "--trainer.devices=2", *SHORT.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.count("Test split") == 1
+    assert "Starting with 2 processes" in done.stderr + done.stdout
+    assert len(list(tmp_path.glob("lightning_logs/*"))) == 1
+    (ckpt,) = tmp_path.glob("lightning_logs/version_0/checkpoints/epoch*.ckpt")
+    command = [
+        sys.executable,
+        str(TRAIN),
+        "predict",
+        "--data=adult",
+        "--trainer.devices=2",
+        f"--ckpt_path={ckpt}",
+    ]
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=300)
+    assert pd.read_csv(tmp_path / "predictions.csv")["row"].nunique() == 13567

