@@ -60,7 +60,7 @@ class LinearSVM(Linear):
     """
 
     def __init__(self, n_features: int, l2: float = 0.1) -> None:
-        if l2 < 0:
+        if not l2 >= 0:
             raise InputError(f"l2 = {l2}: expected 0 or a positive number.")
         super().__init__(n_features)
         self.l2 = l2

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, dict_to_namespace
 from lightning import LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -27,10 +27,10 @@ from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.wandb_offline import prepare_wandb
 
-_TRAINER_DEFAULTS = {
-    "max_epochs": 20,
-    "log_every_n_steps": 1,  # FairRFModule logs once an epoch
-    "logger": {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "."}},
+_TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
+_DEFAULT_LOGGER = {
+    "class_path": "lightning.pytorch.loggers.CSVLogger",
+    "init_args": {"save_dir": "."},
 }
 
 
@@ -66,7 +66,9 @@ class FairRFCLI(LightningCLI):
         model_args = config.model.get("init_args") or {}
         if "eta" in model_args and model_args["eta"] is None:
             model_args["eta"] = recommended.get("eta", 0.3)
-        prepare_wandb(config)
+        if config.trainer.logger in (None, True):
+            config.trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
+        prepare_wandb(config.trainer.logger)
         if self.subcommand != "fit":
             # Lightning says so of the checkpoint callback, which has nothing to do here.
             warnings.filterwarnings("ignore", message="The dirpath has changed")

@@ -53,19 +53,19 @@ def batch_moments(
         preds, related = preds.to(dtype), related.to(dtype)
         # Both sides are centred: with one side only, a column far from 0 costs 3-4 digits in float32.
         if mask is None:
+            rows = None
             count = preds.new_full((*preds.shape[:-1], 1), preds.shape[-1])
-            mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
-            centred_preds = preds - mean_preds
         else:
-            rows = mask.to(dtype).expand_as(preds)
-            count = rows.sum(-1, keepdim=True)
-            share = rows / count.clamp(min=1)
-            mean_preds = (share * preds).sum(-1, keepdim=True)
-            mean_related = (share.unsqueeze(-2) @ related).squeeze(-2)
-            # Rows that do not count become 0 on both sides.
-            centred_preds = (preds - mean_preds) * rows
-            related = torch.where(rows.unsqueeze(-1) > 0, related, mean_related.unsqueeze(-2))
+            rows = mask.bool().expand_as(preds)
+            preds, related = preds.where(rows, 0.0), related.where(rows.unsqueeze(-1), 0.0)
+            count = rows.sum(-1, keepdim=True).to(dtype)
+        mean_preds = preds.sum(-1, keepdim=True) / count.clamp(min=1)
+        mean_related = related.sum(-2) / count.clamp(min=1)
+        centred_preds = preds - mean_preds
         centred = related - mean_related.unsqueeze(-2)
+        if rows is not None:
+            centred_preds = centred_preds.where(rows, 0.0)
+            centred = centred.where(rows.unsqueeze(-1), 0.0)
         products = (centred_preds.unsqueeze(-2) @ centred).squeeze(-2)
         mean_related = mean_related.expand_as(products)
         return Moments(
@@ -73,7 +73,7 @@ def batch_moments(
             mean_preds,
             centred_preds.square().sum(-1, keepdim=True) if squares else torch.zeros_like(count),
             mean_related,
-            centred.square().sum(-2).expand_as(products) if squares else mean_related * 0,
+            centred.square().sum(-2).expand_as(products) if squares else torch.zeros_like(products),
             products,
         )
 
@@ -115,8 +115,11 @@ def penalties_from_moments(
         varies = (squares_preds > floor * mean_preds.square()) & (
             squares_related > floor * mean_related.square()
         )
-        spread = torch.where(varies, squares_preds * squares_related, 1.0)
-        scores = torch.where(varies, products * spread.rsqrt(), 0.0)
+        # The roots one by one: the gradient of the root of a tiny product overflows.
+        spread = (
+            torch.where(varies, squares_preds, 1.0).sqrt() * torch.where(varies, squares_related, 1.0).sqrt()
+        )
+        scores = torch.where(varies, products / spread, 0.0)
     penalties = scores.new_zeros(*scores.shape[:-1], num_features)
     return penalties.index_add(-1, owner, scores.abs())
 
@@ -170,24 +173,23 @@ def solve_lambda(penalties: Tensor, beta: float | Tensor) -> Tensor:
     >>> solve_lambda(torch.tensor([0.1, 0.2, 0.9]), beta=0.5)
     tensor([0.5500, 0.4500, 0.0000])
     """
-    if not isinstance(beta, Tensor):
-        check_beta(beta)
-        beta = torch.tensor(beta)
+    check_beta(beta)
     # MPS has no float64; elsewhere it keeps the KKT residual at rounding level for any beta.
     wide = torch.float32 if penalties.device.type == "mps" else torch.float64
     excess = penalties.to(wide) - penalties.to(wide).amin(-1, keepdim=True)
-    point = -excess / (2 * beta.to(excess).unsqueeze(-1))
+    point = -excess / (2 * torch.as_tensor(beta, dtype=wide, device=excess.device).unsqueeze(-1))
     ordered = point.sort(dim=-1, descending=True).values
     surplus = ordered.cumsum(-1) - 1
     rank = torch.arange(1, point.shape[-1] + 1, device=point.device)
-    support = (ordered * rank > surplus).sum(-1, keepdim=True)
+    support = (ordered * rank > surplus).sum(-1, keepdim=True).clamp(min=1)
     threshold = surplus.gather(-1, support - 1) / support
     return (point - threshold).clamp(min=0).to(penalties.dtype)
 
 
-def check_beta(beta: float) -> None:
-    """Raise :class:`InputError` unless ``beta`` is a positive finite number."""
-    if not 0 < beta < float("inf"):
+def check_beta(beta: float | Tensor) -> None:
+    """Raise :class:`InputError` unless ``beta`` is positive and finite."""
+    values = torch.as_tensor(beta, dtype=torch.float64, device="cpu")
+    if not bool(((values > 0) & values.isfinite()).all()):
         raise InputError(
             f"beta = {beta!r}: expected a positive number. Large values spread lambda evenly, small "
             "ones put it on the feature with the smallest penalty; the paper takes 0.4 to 1.0."

@@ -74,6 +74,7 @@ class FairRFModule(LightningModule):
         self._make_optimizer = optimizer
         self._make_scheduler = lr_scheduler
         self._lr = lr
+        self._rng_state: dict[str, Any] | None = None
         self._make_penalty = partial(
             RelatedFeaturePenalty,
             eta=0.3 if eta is None else eta,
@@ -197,6 +198,22 @@ class FairRFModule(LightningModule):
         probability = self.penalty.probabilities(self(inputs))
         result = {"probability": probability, "decision": (probability >= 0.5).long()}
         return result | ({"row": batch["row"]} if isinstance(batch, Mapping) and "row" in batch else {})
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the random state: without it a resumed run draws other dropout masks."""
+        checkpoint["rng_state"] = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note the random state; it is set only if training goes on."""
+        self._rng_state = checkpoint.get("rng_state")
+
+    def on_train_start(self) -> None:
+        """Go on with the random state of the checkpoint, if there was one."""
+        if self._rng_state is not None:
+            torch.set_rng_state(self._rng_state["cpu"])
+            if len(self._rng_state["cuda"]) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(self._rng_state["cuda"])
+            self._rng_state = None
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return Adam, or the optimiser and the scheduler that were given."""

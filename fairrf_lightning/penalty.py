@@ -39,7 +39,7 @@ class _GatherRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
-        total = grads[0].contiguous()
+        total = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total[dist.get_rank()]
 
@@ -91,7 +91,8 @@ class RelatedFeaturePenalty(nn.Module):
             self.register_buffer("eta", eta, persistent=False)
         else:
             self.eta: float | Tensor = eta
-        if not bool((torch.as_tensor(eta) >= 0).all()):
+        values = torch.as_tensor(eta)
+        if not bool(((values >= 0) & values.isfinite()).all()):
             raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
         self.feature_names = list(related)
         self.statistic: Statistic = statistic
@@ -99,7 +100,7 @@ class RelatedFeaturePenalty(nn.Module):
         self.from_logits = from_logits
         self.enabled = True
         self._pending: list[Tensor] = []
-        models = torch.as_tensor(eta).shape
+        models = values.shape
         columns = [c for feature in related.values() for c in feature]
         owner = [j for j, feature in enumerate(related.values()) for _ in feature]
         start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
@@ -141,7 +142,9 @@ class RelatedFeaturePenalty(nn.Module):
         """Return the moments of these rows (of this rank)."""
         if self.given == "positives" and target is None:
             raise InputError("given='positives' needs the labels: call penalty(preds, inputs, target).")
-        mask = target > 0.5 if self.given == "positives" and target is not None else None
+        mask = None
+        if self.given == "positives" and target is not None:
+            mask = (target.flatten() if self.weights.ndim == 1 else target) > 0.5
         related = inputs.index_select(-1, self.columns)
         return batch_moments(probs, related, mask, squares=self.statistic == "correlation")
 
@@ -160,7 +163,7 @@ class RelatedFeaturePenalty(nn.Module):
             return None
         penalties = self.penalties(merge_moments(torch.stack(self._pending)))
         if not bool(penalties.isfinite().all()):
-            values = dict(zip(self.feature_names, penalties.tolist(), strict=True))
+            values = dict(zip(self.feature_names, penalties.movedim(-1, 0).tolist(), strict=True))
             raise InputError(
                 f"the penalties {values} are not finite, so lambda cannot be solved for: "
                 "the predictions have diverged. Lower the learning rate or clip gradients."
@@ -193,6 +196,7 @@ class RelatedFeaturePenalty(nn.Module):
             if moved is not None and moved.dtype != buffer.dtype:
                 # `.to(bfloat16)` and its like move the module but must not round lambda.
                 self._buffers[name] = buffer.to(moved.device)
+        self._pending = [moments.to(self.weights.device) for moments in self._pending]
         return self
 
 

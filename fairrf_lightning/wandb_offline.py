@@ -10,14 +10,11 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fairrf_lightning.errors import InputError
 
-_LOGGER = "lightning.pytorch.loggers.WandbLogger"
 
-
-def prepare_wandb(config: Any) -> None:
-    """Complete the options of a W&B logger in the parsed config of a subcommand."""
-    loggers = config.trainer.logger if isinstance(config.trainer.logger, list) else [config.trainer.logger]
-    for logger in loggers:
-        if logger is not True and logger and logger.get("class_path", "").endswith("WandbLogger"):
+def prepare_wandb(loggers: Any) -> None:
+    """Complete the options of a W&B logger among the loggers of a parsed config."""
+    for logger in loggers if isinstance(loggers, list) else [loggers]:
+        if logger and logger.class_path.endswith("WandbLogger"):
             _prepare(logger)
 
 
@@ -29,8 +26,9 @@ def _prepare(logger: Any) -> None:
         )
     import wandb  # noqa: PLC0415 - an optional dependency
 
-    if wandb.api.api_key is None and "WANDB_MODE" not in os.environ:
-        logger.init_args.offline = True
+    if "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False):
+        # Not the logger's own `offline`: that sets an environment variable, which W&B has read by now.
+        logger.init_args.mode = "offline"
         rank_zero_info(
             "W&B: no API key is configured, so this run is logged offline; "
             "send it later with: wandb sync wandb/offline-run-*"

@@ -3,13 +3,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq, minimize
+from scipy.optimize import LinearConstraint, brentq, minimize
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError
@@ -197,7 +198,6 @@ def test_empty_mask_gives_zero_and_a_zero_gradient(statistic: Statistic) -> None
     assert gradient.eq(0).all()
 
 
-@pytest.mark.xfail(reason="functional.py: rsqrt of the product of both squares overflows in the backward")
 @pytest.mark.parametrize("centre", [-35.0, -40.0])
 def test_correlation_of_saturated_predictions_has_a_finite_gradient(centre: float) -> None:
     preds, related = draw(dtype=torch.float32)
@@ -256,7 +256,6 @@ def test_moments_of_parts_merge_into_those_of_all_rows(
     torch.testing.assert_close(merged.pack(), whole.pack(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.xfail(reason="functional.py: batch_moments of no rows has NaN for means")
 def test_parts_without_rows_merge_as_nothing() -> None:
     preds, related = draw()
     parts = [batch_moments(preds[i:j], related[i:j]).pack() for i, j in ((0, 0), (0, 40), (40, 40))]
@@ -303,6 +302,8 @@ def test_packed_moments_unpack_to_the_same(lead: tuple[int, ...]) -> None:
 
 
 # --- solve_lambda --------------------------------------------------------------------------------------
+
+Vector: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 penalty_lists = st.lists(st.floats(0, 10) | st.sampled_from([0.0, 0.5]), min_size=1, max_size=30)
 betas = st.floats(-4, 4).map(lambda exponent: 10.0**exponent)
@@ -370,13 +371,20 @@ def test_lambda_of_many_features_solves_the_dual(num_features: int, beta: float,
 @pytest.mark.parametrize("num_features", [1, 2, 4, 6])
 def test_lambda_agrees_with_a_general_solver(num_features: int, beta: float) -> None:
     values = np.random.default_rng(num_features).uniform(0, 1, num_features)
+
+    def objective(weights: Vector) -> float:
+        return float(weights @ values + beta * weights @ weights)
+
+    def gradient(weights: Vector) -> Vector:
+        return values + 2 * beta * weights
+
     solution = minimize(
-        lambda weights: float(weights @ values + beta * weights @ weights),
+        objective,
         np.full(num_features, 1 / num_features),
-        jac=lambda weights: values + 2 * beta * weights,
+        jac=gradient,
         method="SLSQP",
         bounds=[(0, 1)] * num_features,
-        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
+        constraints=LinearConstraint(np.ones((1, num_features)), 1, 1),
         tol=1e-15,
     )
     assert solution.success
@@ -454,10 +462,13 @@ def test_interval_is_all_that_three_correlations_allow(seed: int) -> None:
 
 @quick
 @given(st.floats(0, math.pi), st.floats(0, math.pi))
+@example(1e-8, 1.0)
+@example(1e-8, math.pi)
 def test_interval_is_that_of_theorem_1(a: float, b: float) -> None:
     angles = torch.tensor([a, b], dtype=torch.float64)
     low, high = as_floats(correlation_interval(*angles.cos()))
-    assert (low, high) == pytest.approx((math.cos(a + b), math.cos(a - b)), abs=1e-12)
+    # A correlation near 1 tells its angle to half of the digits only.
+    assert (low, high) == pytest.approx((math.cos(a + b), math.cos(a - b)), abs=1e-7)
 
 
 @quick
@@ -481,7 +492,8 @@ def test_interval_of_many_columns_is_all_that_they_allow(num_columns: int, seed:
 
 def test_interval_of_one_column_is_theorem_1() -> None:
     grid = torch.linspace(-1, 1, 9, dtype=torch.float64)
-    a, b = torch.cartesian_prod(grid, grid).split(1, dim=-1)
+    pairs = torch.cartesian_prod(grid, grid)
+    a, b = pairs[:, :1], pairs[:, 1:]
     multi = correlation_interval_multi(a, b, torch.ones(1, 1, dtype=torch.float64))
     torch.testing.assert_close(multi, correlation_interval(a[:, 0], b[:, 0]))
 

@@ -43,6 +43,12 @@ class LambdaUpdateCallback(Callback):
         self._last_global_step = 0
         self._warned = False
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start counting anew in each fit; a checkpoint's counters are restored after this."""
+        del trainer, pl_module
+        if stage == "fit":
+            self._steps_since_update = self._last_global_step = 0
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Count optimiser steps with the penalty on; update lambda when it is time."""
         stepped = trainer.global_step != self._last_global_step

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
 
 from fairrf_lightning.callbacks.lookup import find_penalties
 from fairrf_lightning.errors import InputError
@@ -62,7 +63,8 @@ class PretrainCallback(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
         """Watch the monitored loss."""
-        if self.patience is not None and not trainer.sanity_checking and not self._finished:
+        fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
+        if self.patience is not None and fitting and not self._finished:
             self._watch(trainer)
 
     def _is_over(self, trainer: Trainer) -> bool:
@@ -83,7 +85,7 @@ class PretrainCallback(Callback):
         # One decision for all ranks, whatever each of them logged.
         current = float(trainer.strategy.reduce(value.detach().float().clone(), reduce_op="mean"))
         improved = current < self._best - self.min_delta
-        self._best = min(self._best, current)
+        self._best = current if improved else self._best
         self._waited = 0 if improved else self._waited + 1
         self._finished = self.patience is not None and self._waited >= self.patience
 

@@ -47,7 +47,7 @@ class FeaturePenalties(Metric):
         self.moments = _merge(torch.stack([self.moments.to(batch.dtype), batch]))
 
     def compute(self) -> Tensor:
-        """Return ``R``, ``(K,)``."""
+        """Return ``R``, ``(K,)`` (torchmetrics squeezes a single feature to a scalar)."""
         return self._penalty[0].penalties(Moments.unpack(self.moments))
 
 
