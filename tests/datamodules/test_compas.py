@@ -51,7 +51,7 @@ def test_types_are_as_they_mean(table: pd.DataFrame) -> None:
 def test_number_of_dropped_rows_is_printed(
     compas: COMPASDataModule, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
         compas.read()
     assert "dropped 1,042 of 7,214 rows" in caplog.text
 

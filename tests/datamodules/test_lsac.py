@@ -28,7 +28,7 @@ def test_flaws_are_those_of_the_datasheet(lsac: LSACDataModule) -> None:
 
 def test_flawed_rows_are_dropped_on_request(lsac: LSACDataModule, caplog: pytest.LogCaptureFixture) -> None:
     data = LSACDataModule(drop_flawed=True, seed=lsac.seed)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", logger="lightning.pytorch"):
         table = data.read()
     assert len(table) == 65_308 - 346 - 94
     assert "dropped 440 of 65,308 rows" in caplog.text
