@@ -38,15 +38,16 @@ def check_stand_ins(inputs: pd.DataFrame, sensitive: pd.Series[Any]) -> None:
             raise InputError(
                 f"column '{name}' is the sensitive attribute '{sensitive.name}' in other words: on all "
                 f"{len(hidden):,} validation rows where it is known, each value of one stands for one "
-                f"value of the other. Take '{name}' out of the table, or set include_sensitive to true "
-                f"if the model is meant to see '{sensitive.name}'."
+                f"value of the other. Take '{name}' out of the data (in a table of your own name it in "
+                "drop), or set include_sensitive to true if the model is meant to see "
+                f"'{sensitive.name}'."
             )
         if (strength := association(column, hidden)) > SUSPICIOUS:
             rank_zero_warn(
                 f"column '{name}' all but tells the sensitive attribute '{sensitive.name}' (association "
-                f"{strength:.3f} on the validation rows): the model can learn '{sensitive.name}' from it. "
-                f"Take '{name}' out of the table, name it among the related features, or set "
-                "include_sensitive to true to go on without this check."
+                f"{strength:.3f} on the validation rows), and the model sees it. Take '{name}' out of the "
+                "data (in a table of your own name it in drop), or name it in related, so that the penalty "
+                "acts on it."
             )
 
 

@@ -97,7 +97,7 @@ NEAR: dict[str, Any] = {
 
 @pytest.mark.parametrize("near", NEAR)
 def test_column_that_all_but_tells_s_warns(near: str) -> None:
-    with pytest.warns(UserWarning, match=r"'extra' all but tells .*'sex'.*include_sensitive"):
+    with pytest.warns(UserWarning, match=r"'extra' all but tells .*'sex'.* name it in related"):
         people(NEAR[near]).setup()
 
 
