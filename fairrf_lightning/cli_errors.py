@@ -28,5 +28,15 @@ def _suggestion(message: str) -> str:
     if option is None or owner is None:
         return ""
     module, _, name = owner[1].rpartition(".")
-    accepted = inspect.signature(getattr(import_module(module), name)).parameters
-    return "\n" + did_you_mean(option[1], accepted)
+    return "\n" + did_you_mean(option[1], _accepted(getattr(import_module(module), name)))
+
+
+def _accepted(owner: type) -> list[str]:
+    """Return the options of a class, also those that it hands on to its base by ``**kwargs``."""
+    names = []
+    for cls in owner.__mro__:
+        parameters = list(inspect.signature(cls).parameters.values())
+        names += [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return names

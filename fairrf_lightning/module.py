@@ -104,6 +104,7 @@ class FairRFModule(LightningModule):
         module earlier, as weight averaging does.
         """
         if hasattr(self, "penalty"):
+            self._compare_groups_of(data)
             return
         if data is None or not hasattr(data, "n_features") or not hasattr(data, "related_columns"):
             raise InputError(
@@ -120,10 +121,20 @@ class FairRFModule(LightningModule):
         self.penalty = self._make_penalty(related)
         made = self._make_backbone
         self.backbone = made if isinstance(made, nn.Module) else made(n_features)
+        columns = {name: list(cols) for name, cols in related.items()}
+        self.hparams.update(n_features=n_features, related=columns)
+        self._build_metrics(num_groups)
+
+    def _build_metrics(self, num_groups: int) -> None:
         self.val_metrics = EvaluationMetrics(self.penalty, num_groups)
         self.test_metrics = EvaluationMetrics(self.penalty, num_groups)
-        columns = {name: list(cols) for name, cols in related.items()}
-        self.hparams.update(n_features=n_features, related=columns, num_groups=num_groups)
+        self.hparams.update(num_groups=num_groups)
+
+    def _compare_groups_of(self, data: LightningDataModule | None) -> None:
+        # A checkpoint can be tested on other groups than those it was trained with.
+        num_groups = getattr(data, "num_groups", self.hparams["num_groups"])
+        if num_groups != self.hparams["num_groups"]:
+            self._build_metrics(num_groups)
 
     def _drop_unsafe_hparams(self) -> None:
         # Classes and functions would make the checkpoint unreadable with weights_only=True; from the

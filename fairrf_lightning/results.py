@@ -48,8 +48,7 @@ def _notes(trainer: Trainer, module: LightningModule, metrics: dict[str, float],
     if f"{stage}_dp_gap" not in metrics:
         yield "Gaps are not reported: the data do not say which group a row belongs to."
     elif hasattr(data, "group_names"):
-        seen = "with" if data.include_sensitive else "without"
-        yield f"Groups: {', '.join(data.group_names)}. Trained {seen}: {data.sensitive}."
+        yield f"Groups: {', '.join(data.group_names)}. {_quarantine(trainer, data)}"
     penalty: Any = getattr(module, "penalty", None)
     if penalty is not None:
         weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
@@ -57,3 +56,10 @@ def _notes(trainer: Trainer, module: LightningModule, metrics: dict[str, float],
         yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}" if penalty.eta else " (vanilla)")
     if trainer.ckpt_path:
         yield f"Checkpoint: {trainer.ckpt_path}"
+
+
+def _quarantine(trainer: Trainer, data: Any) -> str:
+    if trainer.ckpt_path and not data.is_restored:
+        return "The checkpoint does not say which columns it was trained on."
+    seen = "with" if data.sensitive in data.trained_columns else "without"
+    return f"Trained {seen}: {data.sensitive}."

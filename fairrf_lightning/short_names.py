@@ -14,7 +14,12 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fairrf_lightning.errors import InputError, did_you_mean
 
 SHORT_NAMES = {
-    "data": {"adult": "fairrf_lightning.datamodules.AdultDataModule"},
+    "data": {
+        "adult": "fairrf_lightning.datamodules.AdultDataModule",
+        "compas": "fairrf_lightning.datamodules.COMPASDataModule",
+        "lsac": "fairrf_lightning.datamodules.LSACDataModule",
+        "synthetic": "fairrf_lightning.datamodules.SyntheticDataModule",
+    },
     "model": {"fairrf": "fairrf_lightning.FairRFModule"},
     "model.backbone": {
         "mlp": "fairrf_lightning.backbones.MLP",

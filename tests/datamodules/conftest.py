@@ -1,9 +1,23 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from fairrf_lightning.datamodules import AdultDataModule
+from fairrf_lightning.datamodules import (
+    AdultDataModule,
+    COMPASDataModule,
+    LSACDataModule,
+    SyntheticDataModule,
+    TabularDataModule,
+)
+from fairrf_lightning.errors import InputError
+
+_SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+if _SHARED_DATA.is_dir():
+    os.environ.setdefault("FAIRRF_DATA", str(_SHARED_DATA))
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +31,31 @@ def adult() -> AdultDataModule:
 @pytest.fixture(scope="session")
 def adult_table(adult: AdultDataModule) -> pd.DataFrame:
     return adult.read()
+
+
+@pytest.fixture(scope="session")
+def compas() -> COMPASDataModule:
+    data = COMPASDataModule(seed=0)
+    data.prepare_data()
+    return data
+
+
+@pytest.fixture(scope="session")
+def lsac() -> LSACDataModule:
+    data = LSACDataModule(seed=0)
+    try:
+        data.prepare_data()
+    except InputError as error:
+        pytest.skip(f"no source has the LSAC data: {error}")
+    return data
+
+
+@pytest.fixture(scope="session")
+def synthetic() -> SyntheticDataModule:
+    return SyntheticDataModule(seed=0)
+
+
+@pytest.fixture(params=["adult", "compas", "lsac", "synthetic"])
+def any_data(request: pytest.FixtureRequest) -> TabularDataModule:
+    data: TabularDataModule = request.getfixturevalue(request.param)
+    return data

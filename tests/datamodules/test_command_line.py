@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+
+from fairrf_lightning.datamodules import LSACDataModule
+from fairrf_lightning.short_names import SHORT_NAMES
+
+CLI: TypeAlias = Callable[[str], None]
+FIT = "fit --trainer.max_epochs=1 --trainer.log_every_n_steps=1 --trainer.accelerator=cpu"
+CHECKPOINT = Path("lightning_logs/version_0/checkpoints/last.ckpt")
+TEST = f"test --ckpt_path={CHECKPOINT} --trainer.accelerator=cpu"
+SYNTHETIC = "--data=synthetic --data.n_rows=2000"
+
+
+def test_every_data_module_of_the_package_has_a_short_name() -> None:
+    assert {"adult", "compas", "lsac", "synthetic"} <= SHORT_NAMES["data"].keys()
+
+
+def test_synthetic_trains_and_says_without_what(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{FIT} {SYNTHETIC}")
+    assert "Groups: a, b. Trained without: group." in capsys.readouterr().out
+    record = torch.load(CHECKPOINT, weights_only=True)["SyntheticDataModule"]
+    assert record["columns"] == ["height", "income", "hours", "skill", "practice", "lottery"]
+    assert record["sensitive"] == "group"
+
+
+def test_what_was_trained_with_comes_from_the_checkpoint(
+    cli: CLI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"{FIT} {SYNTHETIC} --data.include_sensitive=true")
+    capsys.readouterr()
+    cli(f"{TEST} {SYNTHETIC}")
+    assert "Trained with: group." in capsys.readouterr().out
+
+
+def test_checkpoint_without_a_record_makes_no_claim(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{FIT} {SYNTHETIC}")
+    content: dict[str, Any] = torch.load(CHECKPOINT, weights_only=True)
+    del content["SyntheticDataModule"]
+    torch.save(content, CHECKPOINT)
+    capsys.readouterr()
+    cli(f"{TEST} {SYNTHETIC}")
+    printed = capsys.readouterr().out
+    assert "does not say which columns it was trained on" in printed
+    assert "Trained with" not in printed
+
+
+@pytest.mark.filterwarnings("ignore:.*is NaN. there are no:UserWarning")  # a group of 11 people
+def test_compas_can_be_tested_on_other_groups(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{FIT} --data=compas")
+    assert "Groups: African-American, Caucasian." in capsys.readouterr().out
+    cli(f"{TEST} --data=compas --data.groups=all")
+    assert "Hispanic, Native American, Other." in capsys.readouterr().out
+
+
+def test_lsac_trains(lsac: LSACDataModule, cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{FIT} --data=lsac --data.seed={lsac.seed}")
+    assert "Groups: female, male. Trained without: sex." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--data=compass", "did you mean 'compas'"),
+        ("--data=lsac --data.dropflawed=true", "did you mean 'drop_flawed'"),
+        ("--data=lsac --data.batchsize=3", "did you mean 'batch_size'"),
+        ("--data=synthetic --data.related=[heigth]", "did you mean 'height'"),
+        ("--data=compas --data.related=[scoretext]", "did you mean 'score_text'"),
+    ],
+)
+def test_wrong_name_answers_with_the_nearest(
+    options: str, message: str, cli: CLI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli(f"fit {options}")
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
