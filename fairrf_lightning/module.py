@@ -46,7 +46,6 @@ class FairRFModule(LightningModule):
         num_groups: Number of groups of the sensitive attribute in validation and test batches.
     """
 
-    _train_sums: Tensor
     backbone: nn.Module
     penalty: RelatedFeaturePenalty
 
@@ -84,7 +83,7 @@ class FairRFModule(LightningModule):
         )
         # A wrong option is told now, not after the data have been fetched.
         self._make_penalty({name: [0] for name in initial_weights or ["any"]})
-        self.register_buffer("_train_sums", torch.zeros(3), persistent=False)
+        self._train_sums: Tensor | None = None
         if n_features is not None and related is not None:
             self._build(n_features, related, num_groups or 2)
 
@@ -161,13 +160,15 @@ class FairRFModule(LightningModule):
         loss = self.task_loss(logits, target)
         penalty: Tensor = self.penalty(logits, inputs, target)
         # Summed here and logged once an epoch: self.log in each step costs as much as the step.
-        self._train_sums += torch.stack([loss, penalty.to(loss), torch.ones_like(loss)]).detach()
+        sums = torch.stack([loss, penalty.to(loss), torch.ones_like(loss)]).detach()
+        self._train_sums = sums if self._train_sums is None else self._train_sums + sums
         return loss + penalty
 
     def on_train_epoch_end(self) -> None:
-        loss, penalty, steps = self._train_sums
-        self.log_dict({"train_loss": loss / steps, "train_penalty": penalty / steps}, sync_dist=True)
-        self._train_sums = torch.zeros_like(self._train_sums)
+        if self._train_sums is not None:
+            loss, penalty, steps = self._train_sums
+            self.log_dict({"train_loss": loss / steps, "train_penalty": penalty / steps}, sync_dist=True)
+            self._train_sums = None
         self._log_same_on_all_ranks(self._lambda_values())
 
     def validation_step(self, batch: Any) -> None:
