@@ -55,7 +55,7 @@ class COMPASDataModule(TabularDataModule):
     )
     default_related = ("score_text", "decile_score", "sex")
     default_groups = ("African-American", "Caucasian")
-    recommended: ClassVar[dict[str, float]] = {"eta": 0.15, "beta": 0.8}
+    recommended: ClassVar[dict[str, float]] = {"eta": 0.6, "beta": 0.8}
     files = (
         RemoteFile(
             name=_NAME,

@@ -51,7 +51,7 @@ class SyntheticDataModule(TabularDataModule):
     name = "synthetic"
     target = "label"
     sensitive = "group"
-    recommended: ClassVar[dict[str, float]] = {"eta": 0.6, "beta": 0.5}
+    recommended: ClassVar[dict[str, float]] = {"eta": 0.7, "beta": 0.5}
     table_options = (
         "n_rows",
         "correlations",
