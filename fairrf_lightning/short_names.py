@@ -33,6 +33,7 @@ SHORT_NAMES = {
     },
 }
 PRESETS = Path("datamodules")
+_NEEDED_ARGS = {SHORT_NAMES["trainer.logger"][name]: {"save_dir": "."} for name in ("csv", "tensorboard")}
 _SAME_PLACE = {"init_args", "fit", "validate", "test", "predict"}
 
 
@@ -60,49 +61,63 @@ def _expand_text(text: str) -> str:
 
 def expand_args(args: list[str]) -> Iterable[str]:
     """Yield the arguments with ``--data adult`` and ``--data=adult`` spelt out."""
-    option = None
+    place = None
     for arg in args:
         key, equals, value = arg.partition("=")
-        if option is not None:
-            yield _expand(option, arg)
-            option = None
-        elif equals and _option(key) is not None:
-            yield f"{key}={_expand(str(_option(key)), value)}"
+        if place is not None:
+            yield _as_argument(resolve(place, arg))
+            place = None
+        elif equals and (place_of_key := _place(key)):
+            yield f"{key}={_as_argument(resolve(place_of_key, value))}"
+        elif not equals and arg.endswith(".help") and _place(arg.removesuffix(".help")):
+            yield arg
+            place = arg.removeprefix("--")
         else:
-            option = _option(arg)
+            place = _place(arg)
             yield arg
 
 
 def expand_config(config: Any, place: str = "") -> Any:
     """Return a config with short names spelt out at the same places as on the command line."""
-    if not isinstance(config, dict):
-        expanded = _expand(place, config) if isinstance(config, str) and place in SHORT_NAMES else None
-        return config if expanded in (None, config) else _class_spec(str(expanded))
-    result = {}
-    for key, value in config.items():
-        if key == "class_path" and place in SHORT_NAMES:
-            result[key] = _expand(place, value)
-        else:
-            result[key] = expand_config(value, place if key in _SAME_PLACE else f"{place}.{key}".lstrip("."))
-    return result
+    if isinstance(config, dict):
+        return {
+            key: resolve(f"{place}.help", value)
+            if key == "class_path" and place in SHORT_NAMES
+            else expand_config(value, place if key in _SAME_PLACE else f"{place}.{key}".lstrip("."))
+            for key, value in config.items()
+        }
+    if isinstance(config, str) and place in SHORT_NAMES:
+        found = resolve(place, config)
+        return {"class_path": found} if isinstance(found, str) and found != config else found
+    return config
 
 
-def _class_spec(expanded: str) -> Any:
-    return json.loads(expanded) if expanded.startswith("{") else {"class_path": expanded}
+def resolve(place: str, name: str) -> Any:
+    """Return the class path that a short name stands for, or a dict of it and its arguments.
 
-
-def _option(arg: str) -> str | None:
-    key = arg.removeprefix("--").removesuffix(".help")
-    return key if arg.startswith("--") and key in SHORT_NAMES else None
-
-
-def _expand(option: str, value: str) -> str:
+    Args:
+        place: The option, such as ``"data"``; with ``".help"`` behind it, only a class path will do.
+        name: A short name; anything else is returned as it is.
+    """
+    option = place.removesuffix(".help")
     names = SHORT_NAMES[option]
-    if value in names:
-        return names[value]
-    preset = PRESETS / f"{value}.yaml"
-    if option == "data" and value.isidentifier() and preset.is_file():
-        return json.dumps(expand_config({"data": yaml.safe_load(preset.read_text("utf-8"))})["data"])
-    if value.isidentifier() and value.islower() and value not in ("true", "false", "null", "none"):
-        raise InputError(f"--{option} {value}: no such name; {did_you_mean(value, names)}")
-    return value
+    preset = PRESETS / f"{name}.yaml"
+    if name in names:
+        path = names[name]
+        bare = place != option or path not in _NEEDED_ARGS
+        return path if bare else {"class_path": path, "init_args": _NEEDED_ARGS[path]}
+    if option == "data" and name.isidentifier() and preset.is_file():
+        return expand_config({"data": yaml.safe_load(preset.read_text("utf-8"))})["data"]
+    if name.isidentifier() and name.islower() and name not in ("true", "false", "null", "none"):
+        known = [*names, *(sorted(path.stem for path in PRESETS.glob("*.yaml")) if option == "data" else [])]
+        raise InputError(f"--{option} {name}: no such name; {did_you_mean(name, known)}")
+    return name
+
+
+def _place(arg: str) -> str | None:
+    place = arg.removeprefix("--")
+    return place if arg.startswith("--") and place in SHORT_NAMES else None
+
+
+def _as_argument(found: Any) -> str:
+    return found if isinstance(found, str) else json.dumps(found)
