@@ -1,0 +1,134 @@
+"""Which models each part of the paper's evaluation needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule, LSACDataModule
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.experiments.paper import (
+    CASE_STUDY,
+    HYPERPARAMETERS,
+    SENSITIVITY_BETAS,
+    SENSITIVITY_ETAS,
+)
+from fairrf_lightning.experiments.setting import Setting
+
+DATA: dict[str, type[TabularDataModule]] = {
+    "adult": AdultDataModule,
+    "compas": COMPASDataModule,
+    "lsac": LSACDataModule,
+}
+ETAS = {
+    "adult": (0.15, 0.3, 0.45, 0.6, 0.8, 1.0, 1.5),
+    "compas": (0.15, 0.3, 0.6, 1.0, 1.5, 2.0),
+    "lsac": (0.1, 0.3, 1.0),
+}
+WIDER = ("score_text", "decile_score", "sex", "priors_count", "age", "age_cat")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings to be trained on a data set, with every seed.
+
+    Args:
+        part: The part of the evaluation, as ``reproduce --only`` names it.
+        data: The data set.
+        settings: What to train in stacks.
+        include_sensitive: Whether S is an input of the models (the authors' code) or not.
+        baselines: Methods that train one by one.
+    """
+
+    part: str
+    data: str
+    settings: tuple[Setting, ...]
+    include_sensitive: bool = False
+    baselines: tuple[str, ...] = ()
+
+
+def _turned_up(data: str, **options: object) -> list[Setting]:
+    """Return one setting with each strength of the penalty, the paper's beta."""
+    beta = HYPERPARAMETERS[data][1]
+    return [replace(Setting(eta=eta, beta=beta), **options) for eta in ETAS[data]]  # type: ignore[arg-type]
+
+
+def main_table(data: str) -> list[Plan]:
+    """Tables 1 to 3: all methods, S out of the inputs and in."""
+    leaf = DATA[data]
+    vanilla = Setting(eta=0.0, method="vanilla")
+    remove = Setting(eta=0.0, removed=leaf.default_related, method="remove_r")
+    aware = _turned_up(data, method="constrain_s", related=(leaf.sensitive,), uses_sensitive=True)
+    settings = (vanilla, remove, *_turned_up(data), *aware)
+    baselines = ("arl", "ksmote")
+    return [Plan(data, data, settings, inside, baselines) for inside in (False, True)]
+
+
+def ablation(data: str) -> list[Plan]:
+    """Other related features and other ways to weigh them."""
+    leaf = DATA[data]
+    related = leaf.default_related
+    others = [c for c in leaf.columns or () if c not in (*related, leaf.sensitive)]
+    rng = np.random.default_rng(0)
+    candidates = [*related, *others]
+    settings = [Setting(eta=0.0, method="vanilla"), *_turned_up(data)]
+    settings += _turned_up(data, method="fix_lambda", rule="fixed")
+    settings += _turned_up(data, method="constrain_all", related=tuple(candidates))
+    for number in range(5):
+        drawn = tuple(str(name) for name in rng.choice(candidates, len(related), replace=False))
+        settings += _turned_up(data, method=f"random {number + 1}", related=drawn)
+    for position, name in enumerate(related):
+        settings += _turned_up(data, method=f"top_1 {name}", related=(name,))
+        noisy = (*related[:position], str(rng.choice(others)), *related[position + 1 :])
+        settings += _turned_up(data, method=f"noisy {position + 1}", related=noisy)
+    settings += _turned_up(data, method="worst_case", rule="worst_case")
+    settings += _turned_up(data, method="correlation", statistic="correlation")
+    settings += _turned_up(data, method="positives", given="positives")
+    if data == "compas":
+        settings += _turned_up(data, method="wider", related=WIDER)
+        settings += _turned_up(data, method="wider worst_case", related=WIDER, rule="worst_case")
+    return [Plan("ablation", data, tuple(settings))]
+
+
+def backbones(data: str) -> list[Plan]:
+    """Logistic regression, SVM and MLP, each without and with FairRF."""
+    betas = {"linear": 0.4, "svm": 0.6, "mlp": HYPERPARAMETERS[data][1]}  # the paper's
+    settings = [Setting(eta=0.0, backbone=name, method="vanilla") for name in ("linear", "svm", "mlp")]
+    for name, eta in product(("linear", "svm", "mlp"), ETAS[data]):
+        settings.append(Setting(eta=eta, beta=betas[name], backbone=name))  # type: ignore[arg-type]
+    return [Plan("backbones", data, tuple(settings))]
+
+
+def case_study(data: str) -> list[Plan]:
+    """Which features lambda prefers, on the paper's own choice of features."""
+    eta, _ = HYPERPARAMETERS[data]
+    features = tuple(CASE_STUDY[data])
+    betas = (0.02, 0.05, 0.1, 0.5)
+    settings = [Setting(eta=eta, beta=beta, related=features, method="case_study") for beta in betas]
+    return [Plan("case-study", data, tuple(settings))]
+
+
+def sensitivity() -> list[Plan]:
+    """The figure: eta by beta on Adult."""
+    grid = product(SENSITIVITY_ETAS, SENSITIVITY_BETAS)
+    return [Plan("sensitivity", "adult", tuple(Setting(eta=eta, beta=beta) for eta, beta in grid))]
+
+
+def plans(parts: Sequence[str]) -> list[Plan]:
+    """Return the plans of the named parts."""
+    made: list[Plan] = []
+    for part in parts:
+        if part in DATA:
+            made += main_table(part)
+        elif part == "sensitivity":
+            made += sensitivity()
+        else:
+            build = {"ablation": ablation, "backbones": backbones, "case-study": case_study}[part]
+            made += build("adult") + build("compas")
+    return made
+
+
+PARTS = ("adult", "compas", "lsac", "ablation", "backbones", "case-study", "sensitivity")
