@@ -1,0 +1,7 @@
+"""Many models as one: settings times seeds, trained as stacks."""
+
+from fairrf_lightning.experiments.setting import Schedule, Setting
+from fairrf_lightning.experiments.stack import Stack
+from fairrf_lightning.experiments.stacked_module import StackedModule
+
+__all__ = ["Schedule", "Setting", "Stack", "StackedModule"]
