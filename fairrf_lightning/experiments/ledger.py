@@ -1,0 +1,171 @@
+"""Each claim of the paper's text with a verdict that is computed from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fairrf_lightning.experiments.choice import BUDGET, choose
+from fairrf_lightning.experiments.comparison import Interval, difference, mean_interval
+
+Verdict: TypeAlias = Literal["reproduced", "not reproduced", "not testable"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, what was measured, and whether it holds.
+
+    Args:
+        question: The research question or section that it belongs to.
+        claim: The paper's words, shortened.
+        measured: The figure with its interval.
+        verdict: Whether the figure bears the claim out, beyond noise.
+    """
+
+    question: str
+    claim: str
+    measured: str
+    verdict: Verdict
+
+
+def _below_zero(interval: Interval) -> Verdict:
+    return "reproduced" if interval.high < 0 else "not reproduced"
+
+
+def _above_zero(interval: Interval) -> Verdict:
+    return "reproduced" if interval.low > 0 else "not reproduced"
+
+
+def _runs(results: pd.DataFrame, part: str, data: str, method: str) -> pd.DataFrame:
+    of = results[(results["part"] == part) & (results["data"] == data) & ~results["include_sensitive"]]
+    return of[of["method"].str.startswith(method)]
+
+
+def _chosen(results: pd.DataFrame, part: str, data: str, method: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the chosen runs of a method, and those of the vanilla model."""
+    vanilla = _runs(results, part, data, "vanilla")
+    vanilla = vanilla[vanilla["backbone"] == "mlp"]
+    return choose(_runs(results, part, data, method), vanilla, BUDGET[data], "with S"), vanilla
+
+
+def rq1(results: pd.DataFrame) -> Iterator[Finding]:
+    """FairRF against the vanilla model and the baselines, on the three data sets."""
+    for data in ("adult", "compas", "lsac"):
+        fair, vanilla = _chosen(results, data, data, "fairrf")
+        for gap in ("eo_gap", "dp_gap"):
+            change = difference(fair, vanilla, f"test_{gap}")
+            claim = f"FairRF is fairer than vanilla on {data} ({gap})"
+            yield Finding("RQ1", claim, f"change {change}", _below_zero(change))
+        loss = difference(fair, vanilla, "test_acc")
+        claim = f"no significant drop of accuracy on {data} (the paper's own tables lose up to 0.024)"
+        verdict: Verdict = "reproduced" if loss.low > -0.024 else "not reproduced"
+        yield Finding("RQ1", claim, f"change {loss}", verdict)
+        arl = _runs(results, data, data, "arl")
+        if not arl.empty:
+            lower, higher = (difference(arl, vanilla, f"test_{gap}") for gap in ("eo_gap", "dp_gap"))
+            both = lower.high < 0 and higher.low > 0
+            measured = f"dEO {lower}, dDP {higher}"
+            claim = f"ARL improves equal opportunity but worsens demographic parity on {data}"
+            yield Finding("RQ1", claim, measured, "reproduced" if both else "not reproduced")
+        yield from _steadiness(results, data, fair)
+
+
+def _steadiness(results: pd.DataFrame, data: str, fair: pd.DataFrame) -> Iterator[Finding]:
+    for other in ("arl", "ksmote"):
+        runs = _runs(results, data, data, other)
+        if len(runs) < 3:
+            continue
+        ratio = float(fair["test_eo_gap"].var(ddof=1) / runs["test_eo_gap"].var(ddof=1))
+        below = stats.f.cdf(ratio, len(fair) - 1, len(runs) - 1) < 0.05
+        claim = f"FairRF's dEO deviates less between runs than {other}'s on {data}"
+        measured = f"ratio of variances {ratio:.2f} (F test at 5 %)"
+        yield Finding("RQ1", claim, measured, "reproduced" if below else "not reproduced")
+
+
+def rq2(results: pd.DataFrame) -> Iterator[Finding]:
+    """Inaccurate, missing and fixed knowledge of the related features."""
+    for data in ("adult", "compas"):
+        fair, vanilla = _chosen(results, "ablation", data, "fairrf")
+        for method, words in (("noisy", "one feature wrong"), ("random", "random features")):
+            runs = _each_chosen(results, data, method, vanilla)
+            change = difference(runs, vanilla, "test_eo_gap")
+            yield Finding("RQ2", f"{words}: still fairer than vanilla on {data} (dEO)", f"change {change}", _below_zero(change))
+        everything, _ = _chosen(results, "ablation", data, "constrain_all")
+        change = difference(everything, vanilla, "test_eo_gap")
+        yield Finding("RQ2", f"all features related: still fairer than vanilla on {data} (dEO)", f"change {change}", _below_zero(change))
+        fixed, _ = _chosen(results, "ablation", data, "fix_lambda")
+        change, gain = difference(fair, fixed, "test_eo_gap"), difference(fair, fixed, "test_acc")
+        both: Verdict = "reproduced" if change.high < 0 and gain.low > 0 else "not reproduced"
+        yield Finding("RQ2", f"learning lambda beats Fix-lambda in dEO and accuracy on {data}", f"dEO {change}, accuracy {gain}", both)
+        one, _ = _chosen(results, "ablation", data, "top_1")
+        change = difference(fair, one, "test_eo_gap")
+        yield Finding("RQ2", f"moderate improvement over Top-1 on {data} (dEO)", f"change {change}", _below_zero(change))
+
+
+def _each_chosen(results: pd.DataFrame, data: str, method: str, vanilla: pd.DataFrame) -> pd.DataFrame:
+    """Return the chosen runs of each drawn set of features."""
+    runs = _runs(results, "ablation", data, method)
+    chosen = [choose(of, vanilla, BUDGET[data], "with S") for _, of in runs.groupby("method")]
+    return pd.concat(chosen, ignore_index=True)
+
+
+def rq3(results: pd.DataFrame) -> Iterator[Finding]:
+    """How eta and beta matter on Adult; slopes are fitted for each seed."""
+    grid = results[results["part"] == "sensitivity"]
+
+    def slope(measure: str, option: str, keep: Callable[[pd.DataFrame], pd.DataFrame] = lambda of: of) -> Interval:
+        per_seed = [np.polyfit(keep(of)[option], keep(of)[measure], 1)[0] for _, of in grid.groupby("seed")]
+        return mean_interval(np.array(per_seed))
+
+    fairer = slope("test_dp_gap", "eta")
+    yield Finding("RQ3", "larger eta: fairer (slope of dDP)", str(fairer), _below_zero(fairer))
+    costs = slope("test_acc", "eta")
+    yield Finding("RQ3", "larger eta: accuracy drops (slope)", str(costs), _below_zero(costs))
+    needs = slope("test_dp_gap", "beta")
+    claim = "smaller beta needs a larger eta for the same fairness (slope of dDP over beta)"
+    yield Finding("RQ3", claim, str(needs), _below_zero(needs))
+    strong = slope("test_acc", "beta", lambda of: of[of["eta"] == of["eta"].max()])
+    claim = "larger beta: accuracy drops faster at large eta (slope over beta at eta 0.4)"
+    yield Finding("RQ3", claim, str(strong), _below_zero(strong))
+
+
+def backbones(results: pd.DataFrame) -> Iterator[Finding]:
+    """FairRF on logistic regression and the SVM."""
+    for data in ("adult", "compas"):
+        for name in ("linear", "svm"):
+            of = results[(results["part"] == "backbones") & (results["data"] == data)]
+            of = of[of["backbone"] == name]
+            vanilla = of[of["method"] == "vanilla"]
+            fair = choose(of[of["method"] == "fairrf"], vanilla, BUDGET[data], "with S")
+            change, loss = difference(fair, vanilla, "test_eo_gap"), difference(fair, vanilla, "test_acc")
+            good = change.high < 0 and loss.low > -0.03
+            claim = f"{name} on {data}: dEO improves for little accuracy"
+            yield Finding("Backbones", claim, f"dEO {change}, accuracy {loss}", "reproduced" if good else "not reproduced")
+
+
+def case_study(results: pd.DataFrame) -> Iterator[Finding]:
+    """What lambda prefers: its rank correlation with the features' correlations."""
+    of = results[results["part"] == "case-study"]
+    for data, runs in of.groupby("data"):
+        loose = runs[runs["beta"] == runs["beta"].min()]
+        features = [c.removeprefix("lambda/") for c in loose.columns if c.startswith("lambda/") and loose[c].notna().all()]
+        weights = loose[[f"lambda/{name}" for name in features]].mean()
+        for other, sign, words in (("rho_y", -1, "small for features that predict Y"), ("rho_s", 1, "large for features that tell S")):
+            known = loose[[f"{other}/{name}" for name in features]].mean()
+            rank = float(stats.spearmanr(weights, known).statistic)
+            claim = f"lambda is {words} ({data})"
+            verdict: Verdict = "reproduced" if sign * rank > 0.5 else "not reproduced"
+            yield Finding("Case study", claim, f"rank correlation {rank:+.2f} over {len(features)} features", verdict)
+
+
+def ledger(results: pd.DataFrame) -> list[Finding]:
+    """Return the findings that the parts at hand allow."""
+    needed = {rq1: {"adult", "compas", "lsac"}, rq2: {"ablation"}, rq3: {"sensitivity"}}
+    needed |= {backbones: {"backbones"}, case_study: {"case-study"}}
+    at_hand = set(results["part"])
+    return [finding for part, parts in needed.items() if parts <= at_hand for finding in part(results)]

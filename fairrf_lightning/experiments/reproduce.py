@@ -1,0 +1,98 @@
+"""``python train.py reproduce``: the paper's whole evaluation on the real data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.experiments.figures import draw_figures
+from fairrf_lightning.experiments.paper import CASE_STUDY
+from fairrf_lightning.experiments.plans import DATA, PARTS, Plan, plans
+from fairrf_lightning.experiments.progress import progress_bar
+from fairrf_lightning.experiments.report import write_report
+from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.experiments.runner import run_settings
+from fairrf_lightning.experiments.setting import Schedule
+from fairrf_lightning.experiments.singles import run_singles
+
+
+def run_reproduce(args: Sequence[str]) -> None:
+    """Train what is missing, then write the report and its figures."""
+    parser = ArgumentParser(prog="train.py reproduce", description=__doc__, exit_on_error=False)
+    parser.add_argument("--only", type=str, default=",".join(PARTS), help=f"Parts: {', '.join(PARTS)}.")
+    parser.add_argument("--seeds", type=int, default=5, help="Seeds of each setting.")
+    parser.add_argument("--epochs", type=int, default=20, help="Epochs of each model.")
+    parser.add_argument("--out", type=str, default="docs", help="Folder of the report.")
+    options = parser.parse_args(list(args))
+    parts = [part.strip() for part in options.only.split(",")]
+    for part in parts:
+        if part not in PARTS:
+            raise InputError(f"--only {part}: no such part; {did_you_mean(part, PARTS)}")
+    if options.seeds < 2:
+        raise InputError(f"--seeds {options.seeds}: expected 2 or more; an interval needs them.")
+    folder = Path(options.out)
+    results = reproduce(parts, folder, list(range(options.seeds)), Schedule(epochs=options.epochs))
+    draw_figures(results, folder / "figures")
+    Console().print(f"Wrote {write_report(results, folder)}", highlight=False)
+
+
+def reproduce(parts: Sequence[str], folder: Path, seeds: list[int], schedule: Schedule) -> pd.DataFrame:
+    """Return one row for each model of the named parts; models found in ``results.csv`` are kept.
+
+    Args:
+        parts: Some of :data:`~fairrf_lightning.experiments.plans.PARTS`.
+        folder: Where ``results.csv`` grows.
+        seeds: Seeds of each setting.
+        schedule: How long and how fast to train.
+    """
+    todo = plans(parts)
+    models = sum(len(plan.settings) + len(plan.baselines) for plan in todo) * len(seeds)
+    with progress_bar(f"{models} models", models * schedule.epochs) as advance:
+        frames = [_run(plan, folder / "results.csv", seeds, schedule, advance) for plan in todo]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _run(
+    plan: Plan, path: Path, seeds: list[int], schedule: Schedule, advance: Callable[[int], None]
+) -> pd.DataFrame:
+    make_data = partial(DATA[plan.data], include_sensitive=plan.include_sensitive)
+    frames = [run_settings(make_data, plan.settings, seeds, schedule, path=path, advance=advance)]
+    for method in plan.baselines:
+        frames.append(run_singles(method, make_data, seeds, schedule, ResultsFile(path)))
+        advance(len(seeds) * schedule.epochs)
+    runs = pd.concat(frames, ignore_index=True)
+    runs = runs.assign(part=plan.part, include_sensitive=plan.include_sensitive)
+    return runs.assign(**_correlations(make_data(seed=0), plan.data)) if plan.part == "case-study" else runs
+
+
+def _correlations(data: TabularDataModule, name: str) -> dict[str, float]:
+    """Return the multiple correlation of each feature's columns with the label and with S."""
+    loaders = (data.val_dataloader(), data.test_dataloader())
+    batches = [batch for loader in loaders for batch in loader]
+    inputs, target, groups = (
+        torch.cat([batch[key] for batch in batches]).double().numpy() for key in ("inputs", "target", "groups")
+    )
+    known = groups >= 0
+    owners = data.encoder.owners
+    found: dict[str, Any] = {}
+    for feature in CASE_STUDY[name]:
+        columns = inputs[:, owners[feature]]
+        found[f"rho_y/{feature}"] = _multiple_correlation(columns, target)
+        found[f"rho_s/{feature}"] = _multiple_correlation(columns[known], groups[known])
+    return found
+
+
+def _multiple_correlation(columns: np.ndarray, values: np.ndarray) -> float:
+    centred = columns - columns.mean(0)
+    fitted = centred @ np.linalg.lstsq(centred, values - values.mean(), rcond=None)[0]
+    return float(fitted.std() / values.std())
