@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
-from fairrf_lightning.datamodules.loader import TensorBatches
+from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import (
     check_at_least,
     check_related,
@@ -52,7 +52,7 @@ class TabularDataModule(LightningDataModule, ABC):
     """
 
     target: str
-    sensitive: str
+    sensitive: str | None
     columns: tuple[str, ...] | None = None  # all columns but the target, when known beforehand
     default_related: tuple[str, ...] = ()
     default_groups: tuple[str, ...] | Literal["all"] = "all"
@@ -88,6 +88,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self.split_seed = 0
         self._parts: dict[str, dict[str, Tensor]] = {}
         self._loaded: dict[str, Any] | None = None
+        self._group_names: list[str] = []
         if self.columns is not None:
             self._check_related(self.columns)
 
@@ -107,21 +108,21 @@ class TabularDataModule(LightningDataModule, ABC):
             self.split_seed = followed if self.seed is None else self.seed
             self._build()
 
-    def train_dataloader(self) -> TensorBatches:
+    def train_dataloader(self) -> EpochBatches:
         """Return the training batches, without S."""
         # to overfit is to repeat the same batches
         shuffle = not getattr(self.trainer, "overfit_batches", 0)
         return self._loader("train", ("inputs", "target"), self.batch_size, shuffle=shuffle)
 
-    def val_dataloader(self) -> TensorBatches:
+    def val_dataloader(self) -> EpochBatches:
         """Return the validation batches; S is there for the metrics."""
         return self._loader("val", ("inputs", "target", "groups"), self.eval_batch_size)
 
-    def test_dataloader(self) -> TensorBatches:
+    def test_dataloader(self) -> EpochBatches:
         """Return the test batches; S is there for the metrics."""
         return self._loader("test", ("inputs", "target", "groups"), self.eval_batch_size)
 
-    def predict_dataloader(self) -> TensorBatches:
+    def predict_dataloader(self) -> EpochBatches:
         """Return the test rows without target and S, with their row numbers."""
         return self._loader("test", ("inputs", "row"), self.eval_batch_size)
 
@@ -217,22 +218,25 @@ class TabularDataModule(LightningDataModule, ABC):
         if encoder_state is None:
             hidden = {self.target} if self.include_sensitive else {self.target, self.sensitive}
             features = [name for name in table.columns if name not in hidden]
-            self._encoder = TableEncoder.fit(table[features].iloc[rows["train"].numpy()])
-            if not self.include_sensitive:
+            self._encoder = self._fit_encoder(table[features].iloc[rows["train"].numpy()])
+            if self.sensitive is not None and not self.include_sensitive:
                 validation = table.iloc[rows["val"].numpy()]
                 check_stand_ins(validation[features], validation[self.sensitive])
         else:
             self._encoder = TableEncoder.from_state(encoder_state)
-        groups, self._group_names = group_ids(table[self.sensitive], self.groups)
         tensors = {
             "inputs": self._encoder.transform(table),
             "target": torch.tensor(table[self.target].to_numpy(dtype="float32")),
-            "groups": groups,
             "row": torch.arange(len(table)),
         }
+        if self.sensitive is not None:
+            tensors["groups"], self._group_names = group_ids(table[self.sensitive], self.groups)
         self._parts = {
             name: {key: tensor[chosen] for key, tensor in tensors.items()} for name, chosen in rows.items()
         }
+
+    def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
+        return TableEncoder.fit(train)
 
     def _split(self, num_rows: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(self.split_seed)
@@ -243,12 +247,10 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def _loader(
         self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False
-    ) -> TensorBatches:
+    ) -> EpochBatches:
         self.setup()
-        rank, world_size = 0, 1
-        if self.trainer is not None:
-            rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        tensors = {key: self._parts[part][key] for key in keys}
+        tensors = {key: tensor for key, tensor in self._parts[part].items() if key in keys}
+        rank, world_size = self._rank_and_world_size()
         return TensorBatches(
             tensors,
             batch_size,
@@ -257,6 +259,9 @@ class TabularDataModule(LightningDataModule, ABC):
             rank=rank,
             world_size=world_size,
         )
+
+    def _rank_and_world_size(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
     def _check_related(self, columns: Collection[str]) -> None:
         check_related(self.related, columns, self.sensitive, include_sensitive=self.include_sensitive)
