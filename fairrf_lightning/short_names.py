@@ -19,6 +19,7 @@ SHORT_NAMES = {
         "compas": "fairrf_lightning.datamodules.COMPASDataModule",
         "lsac": "fairrf_lightning.datamodules.LSACDataModule",
         "synthetic": "fairrf_lightning.datamodules.SyntheticDataModule",
+        "table": "fairrf_lightning.datamodules.TableDataModule",
     },
     "model": {"fairrf": "fairrf_lightning.FairRFModule"},
     "model.backbone": {

@@ -103,7 +103,7 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 - all stages share one table
         """Read, split and encode the table, once."""
-        if not self._parts:
+        if not self._is_built:
             followed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
             self.split_seed = followed if self.seed is None else self.seed
             self._build()
@@ -193,7 +193,7 @@ class TabularDataModule(LightningDataModule, ABC):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over seed, split and encoding of the checkpoint where they differ."""
         self._loaded = state_dict
-        if state_dict == self.state_dict():
+        if self._is_built and state_dict == self.state_dict():
             return
         self.split_seed = state_dict["seed"]
         self.split = tuple(state_dict["split"])
@@ -206,10 +206,14 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def __str__(self) -> str:
         """Name the data set and the sizes of its parts, without setting them up."""
-        if not self._parts:
+        if not self._is_built:
             return f"{type(self).__name__}(not set up)"
         sizes = ", ".join(f"{name} {size:,}" for name, size in self.split_sizes.items())
         return f"{type(self).__name__}({sizes} rows; {self.n_features} features)"
+
+    @property
+    def _is_built(self) -> bool:
+        return bool(self._parts)
 
     def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
         table = self.read()

@@ -12,6 +12,7 @@ from fairrf_lightning.datamodules.table_columns import value_text
 from fairrf_lightning.errors import InputError, did_you_mean
 
 _USUAL = ({"0", "1"}, {"-1", "1"}, {"false", "true"})
+_MOST_GROUPS = 50
 
 
 def label_codes(target: str, values: Collection[str], positive: object = None) -> dict[str, int]:
@@ -60,3 +61,15 @@ def labels(target: str, column: pd.Categorical, codes: Mapping[str, int]) -> NDA
         )
     lookup = np.array([*(codes[value] for value in values), np.nan], dtype=np.float32)
     return lookup[column.codes]
+
+
+def check_group_names(sensitive: str, names: Collection[str]) -> None:
+    """Refuse a column of S whose values cannot be the groups of a comparison."""
+    if len(names) < 2:
+        found = f"has one value only ({', '.join(names)})" if names else "has no value"
+        raise InputError(f"sensitive: '{sensitive}' {found}; a gap compares groups. Leave the option out.")
+    if len(names) > _MOST_GROUPS:
+        raise InputError(
+            f"sensitive: '{sensitive}' has {len(names):,} values; gaps compare up to {_MOST_GROUPS} groups. "
+            "Make a column of a few groups from it, such as age bands."
+        )

@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 
+from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.table_spec import Kind, TableSpec
 from fairrf_lightning.errors import InputError
 
@@ -29,11 +31,34 @@ def make_frame(table: pa.Table, kinds: Mapping[str, Kind], spec: TableSpec) -> p
     return pd.DataFrame(columns, index=range(table.num_rows))
 
 
-def infer_kinds(
-    table: pa.Table, features: Sequence[str], spec: TableSpec, *, typed: bool
-) -> dict[str, Kind]:
+def infer_kinds(table: pa.Table, features: Sequence[str], spec: TableSpec, *, typed: bool) -> dict[str, Kind]:
     """Say of each feature whether it holds numbers or categories; text is text if ``typed``."""
     return {name: _kind(name, table.column(name), spec, typed=typed) for name in features}
+
+
+def kinds_of(encoder: TableEncoder) -> dict[str, Kind]:
+    """Return the kinds of the features that an encoder was made for."""
+    kinds: dict[str, Kind] = dict.fromkeys(encoder.scales, "number")
+    return kinds | dict.fromkeys(encoder.categories, "category")
+
+
+def kept_rows(
+    frame: pd.DataFrame, features: list[str], spec: TableSpec, *, labelled: bool
+) -> NDArray[np.bool_]:
+    """Return which rows can be used: those with a label, and without gaps if these are dropped."""
+    kept = np.ones(len(frame), dtype=bool)
+    if labelled and spec.target is not None:
+        kept &= frame[spec.target].notna().to_numpy()
+    if spec.missing == "drop":
+        kept &= frame[features].notna().all(axis=1).to_numpy()
+    return kept
+
+
+def report_dropped(dropped: int, spec: TableSpec, *, labelled: bool = True) -> None:
+    """Print how many rows were left out, and why."""
+    reasons = ["no label"] * labelled + ["a missing value (missing: drop)"] * (spec.missing == "drop")
+    if dropped:
+        rank_zero_info(f"Data: {dropped:,} rows are left out, as they have {' or '.join(reasons)}.")
 
 
 def numbers(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from fairrf_lightning.errors import InputError, did_you_mean
@@ -51,7 +52,9 @@ class TableSpec:
             if both := sorted(set(names) & set(self.drop)):
                 raise InputError(f"{option}: '{both[0]}' is also named in drop; take it out of one of them")
         if both := sorted(set(self.categorical) & set(self.numeric)):
-            raise InputError(f"'{both[0]}' is named in categorical and in numeric; take it out of one of them")
+            raise InputError(
+                f"'{both[0]}' is named in categorical and in numeric; take it out of one of them"
+            )
 
     def features(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that are inputs of the model."""
@@ -69,6 +72,12 @@ def check_column(option: str, name: str, columns: Collection[str]) -> None:
     if name not in columns:
         nearest = did_you_mean(name, columns) if len(columns) <= 50 else _nearest(name, columns)
         raise InputError(f"{option}: there is no column '{name}'; {nearest}")
+
+
+def check_columns(path: Path, needed: Collection[str], columns: Collection[str]) -> None:
+    """Refuse a table that lacks columns that the model was trained on."""
+    for name in needed:
+        check_column(f"{path}, which needs the columns of training", name, columns)
 
 
 def _nearest(name: str, columns: Collection[str]) -> str:
