@@ -59,8 +59,8 @@ def labels(target: str, column: pd.Categorical, codes: Mapping[str, int]) -> NDA
         raise InputError(
             f"target: '{target}' has the value '{unknown[0]}', but the model knows {', '.join(codes)} only"
         )
-    lookup = np.array([*(codes[value] for value in values), np.nan], dtype=np.float32)
-    return lookup[column.codes]
+    lookup: NDArray[np.float32] = np.array([*(codes[value] for value in values), np.nan], dtype=np.float32)
+    return lookup.take(column.codes, mode="wrap")  # code -1, no label, takes the last entry
 
 
 def check_group_names(sensitive: str, names: Collection[str]) -> None:

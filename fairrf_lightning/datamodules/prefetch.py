@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from queue import Full, Queue
 from threading import Event, Thread
 from typing import TypeVar
@@ -25,10 +26,9 @@ def prefetched(items: Iterator[T], depth: int = 1) -> Iterator[T]:
 
     def put(kind: str, value: T | BaseException | None = None) -> None:
         while not stopped.is_set():
-            try:
-                return queue.put((kind, value), timeout=_POLL_SECONDS)
-            except Full:
-                continue
+            with suppress(Full):
+                queue.put((kind, value), timeout=_POLL_SECONDS)
+                return
 
     def run() -> None:
         try:

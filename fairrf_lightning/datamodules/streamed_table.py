@@ -31,6 +31,7 @@ class StreamedTable:
         path: Path,
         spec: TableSpec,
         related: Sequence[str],
+        *,
         positive: object,
         seed: int,
         split: tuple[float, float, float],

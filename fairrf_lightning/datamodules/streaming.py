@@ -98,17 +98,18 @@ class StreamedBatches(EpochBatches):
 
     def _cut(self, blocks: Iterator[Rows], reader: int) -> Iterator[Rows]:
         start, stop = self._stretch(reader)
-        pool = self.rows.empty(self.part, self.keys)
+        block, position = self.rows.empty(self.part, self.keys), 0
         for number in range(self._batches_per_reader):
             ends = [(stop - start) * n // self._batches_per_reader for n in (number, number + 1)]
-            size = ends[1] - ends[0]
-            while len(pool["inputs"]) < size:
-                block = next(blocks, None)
-                if block is None:
+            needed = ends[1] - ends[0]
+            pieces = [_slice(block, position, position + needed)]
+            while (needed := needed - _length(pieces[-1])) > 0:
+                block, position = next(blocks, {}), 0
+                if not block:
                     raise InputError(f"{self.rows.directory.path} has lost rows since training began")
-                pool = _joined([pool, block])
-            yield {key: tensor[:size] for key, tensor in pool.items()}
-            pool = {key: tensor[size:] for key, tensor in pool.items()}
+                pieces.append(_slice(block, 0, needed))
+            position += _length(pieces[-1])
+            yield pieces[0] if len(pieces) == 1 else _joined(pieces)
 
     def _stretch(self, reader: int) -> tuple[int, int]:
         total = sum(self.counts)
@@ -122,16 +123,14 @@ class StreamedBatches(EpochBatches):
                 yield from piece
             return
         generator = mixed_generator(self.seed, self.epoch, reader)
-        pool: list[Rows] = []
+        buffer: list[Rows] = []
         for block in _in_turn(pieces, _OPEN_ROW_GROUPS):
-            pool.append(block)
-            if sum(len(part["inputs"]) for part in pool) >= self.buffer_size:
-                mixed = _shuffled(pool, generator)
-                half = self.buffer_size // 2
-                yield {key: tensor[:half] for key, tensor in mixed.items()}
-                pool = [{key: tensor[half:] for key, tensor in mixed.items()}]
-        if pool:
-            yield _shuffled(pool, generator)
+            buffer.append(block)
+            if sum(map(_length, buffer)) >= self.buffer_size:
+                yield _shuffled(buffer, generator)
+                buffer = []
+        if buffer:
+            yield _shuffled(buffer, generator)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
         """Yield the row groups of a stretch, with the first and last row of the part to take there."""
@@ -148,11 +147,10 @@ class StreamedBatches(EpochBatches):
     def _read(self, group: RowGroup, start: int, stop: int) -> Iterator[Rows]:
         passed = 0
         for block in self.rows.read(group, self.part, self.keys):
-            size = len(block["inputs"])
-            low, high = max(start - passed, 0), min(stop - passed, size)
-            passed += size
-            if low < high:
-                yield {key: tensor[low:high] for key, tensor in block.items()}
+            taken = _slice(block, max(start - passed, 0), max(stop - passed, 0))
+            passed += _length(block)
+            if _length(taken):
+                yield taken
             if passed >= stop:
                 return
 
@@ -165,7 +163,7 @@ class _WorkerBatches(IterableDataset[Rows]):
 
     def __iter__(self) -> Iterator[Rows]:
         worker = get_worker_info()
-        return self.batches.reader_batches(worker.id)
+        return self.batches.reader_batches(worker.id if worker else 0)
 
 
 def _in_turn(iterators: Iterable[Iterator[Rows]], at_once: int) -> Iterator[Rows]:
@@ -182,11 +180,25 @@ def _in_turn(iterators: Iterable[Iterator[Rows]], at_once: int) -> Iterator[Rows
             active.extend(islice(waiting, 1))
 
 
+def _length(rows: Rows) -> int:
+    return len(rows["inputs"])
+
+
+def _slice(rows: Rows, start: int, stop: int) -> Rows:
+    return {key: tensor[start:stop] for key, tensor in rows.items()}
+
+
 def _joined(blocks: list[Rows]) -> Rows:
     return {key: torch.cat([block[key] for block in blocks]) for key in blocks[0]}
 
 
 def _shuffled(blocks: list[Rows], generator: torch.Generator) -> Rows:
-    joined = _joined(blocks)
-    order = torch.randperm(len(joined["inputs"]), generator=generator)
-    return {key: tensor.index_select(0, order) for key, tensor in joined.items()}
+    """Return the rows of all blocks in a random order; each is copied once."""
+    order = torch.randperm(sum(map(_length, blocks)), generator=generator)
+    places = torch.split_with_sizes(order, [_length(block) for block in blocks])
+    mixed = {}
+    for key, tensor in blocks[0].items():
+        mixed[key] = tensor.new_empty(len(order), *tensor.shape[1:])
+        for block, place in zip(blocks, places, strict=True):
+            mixed[key].index_copy_(0, place, block[key])
+    return mixed

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fairrf_lightning.datamodules.base import TabularDataModule
@@ -20,15 +19,9 @@ from fairrf_lightning.datamodules.options import check_at_least
 from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory
 from fairrf_lightning.datamodules.streamed_table import StreamedTable
 from fairrf_lightning.datamodules.streaming import StreamedBatches
-from fairrf_lightning.datamodules.table_columns import (
-    infer_kinds,
-    kept_rows,
-    kinds_of,
-    make_frame,
-    report_dropped,
-)
-from fairrf_lightning.datamodules.table_files import RawTable, read_file
-from fairrf_lightning.datamodules.table_spec import MISSING_VALUES, Kind, Missing, TableSpec, check_columns
+from fairrf_lightning.datamodules.table_files import read_file
+from fairrf_lightning.datamodules.table_rows import labelled_rows, rows_to_predict
+from fairrf_lightning.datamodules.table_spec import MISSING_VALUES, Kind, Missing, TableSpec
 from fairrf_lightning.errors import InputError
 
 
@@ -143,27 +136,14 @@ class TableDataModule(TabularDataModule):
     def read(self) -> pd.DataFrame:
         """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
         raw = read_file(self.path, self.encoding, self.delimiter)
-        self._note_checksum(raw.checksum)
-        spec, columns = self.spec, raw.table.column_names
-        spec.check(columns, self.related)
-        if self._restored:
-            kinds = kinds_of(self.encoder)
-            check_columns(self.path, kinds, columns)
-        else:
-            kinds = infer_kinds(raw.table, spec.features(columns), spec, typed=raw.typed)
-        features = list(kinds)
-        kinds |= {name: "category" for name in (spec.target, spec.sensitive) if name is not None}
-        frame = make_frame(raw.table, kinds, spec)
-        kept = kept_rows(frame, features, spec, labelled=True)
-        report_dropped(int((~kept).sum()), spec)
-        return self._with_labels(frame[kept].reset_index(drop=True))
-
-    def _with_labels(self, frame: pd.DataFrame) -> pd.DataFrame:
+        self._take_checksum(raw.checksum)
+        self.spec.check(raw.table.column_names, self.related)
+        frame = labelled_rows(raw, self.spec, self.encoder if self._restored else None)
         column = frame[self.target].array.remove_unused_categories()
         if self._label_codes is None:
             self._label_codes = label_codes(self.target, column.categories, self.positive)
         if self.sensitive is not None:
-            check_group_names(self.sensitive, frame[self.sensitive].dropna().unique())
+            check_group_names(self.sensitive, sorted(frame[self.sensitive].dropna().unique()))
         return frame.assign(**{self.target: labels(self.target, column, self._label_codes)})
 
     def predict_dataloader(self) -> EpochBatches:
@@ -173,19 +153,14 @@ class TableDataModule(TabularDataModule):
                 "prediction needs the encoding learned in training: give the checkpoint (ckpt_path), or "
                 "set this data module up for training first"
             )
-        keys, spec = ("inputs", "row"), replace(self.spec, target=None, sensitive=None)
+        spec = replace(self.spec, target=None, sensitive=None)
         if self.path.is_dir():
             stream = StreamedTable.for_prediction(self.path, spec, self.encoder)
-            self._note_checksum(stream.rows.directory.checksum, predicting=True)
-            return self._stream_loader(stream, "all", keys, self.eval_batch_size)
+            self._tell_if_trained_on(stream.rows.directory.checksum)
+            return self._stream_loader(stream, "all", ("inputs", "row"), self.eval_batch_size)
         raw = read_file(self.path, self.encoding, self.delimiter)
-        self._note_checksum(raw.checksum, predicting=True)
-        kinds = kinds_of(self.encoder)
-        check_columns(self.path, kinds, raw.table.column_names)
-        frame = make_frame(raw.table, kinds, spec)
-        kept = kept_rows(frame, list(kinds), spec, labelled=False)
-        report_dropped(int((~kept).sum()), spec, labelled=False)
-        tensors = {"inputs": self.encoder.transform(frame[kept]), "row": torch.from_numpy(kept.nonzero()[0])}
+        self._tell_if_trained_on(raw.checksum)
+        tensors = rows_to_predict(raw, spec, self.encoder)
         rank, world_size = self._rank_and_world_size()
         return TensorBatches(tensors, self.eval_batch_size, rank=rank, world_size=world_size)
 
@@ -208,35 +183,20 @@ class TableDataModule(TabularDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps, as plain values."""
         return super().state_dict() | {
+            **self.spec.state(),
             "checksum": self._checksum,
             "counts": self._stream.counts if self._stream else [],
             "group_names": list(self.group_names),
             "label_codes": self._label_codes,
-            "missing": self.spec.missing,
-            "missing_values": list(self.spec.missing_values),
-            "target": self.target,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over columns, split and encoding of the checkpoint; to predict, read no rows yet."""
         if self._is_built and state_dict == self.state_dict():
             return
-        if self.target not in ("", state_dict["target"]):
-            raise InputError(
-                f"target: '{self.target}' is named, but the checkpoint was trained for "
-                f"'{state_dict['target']}'; leave the option out"
-            )
+        self.spec = self.spec.restored(state_dict)
+        self.target, self.sensitive = state_dict["target"], self.spec.sensitive
         self._restored, self._label_codes = state_dict, state_dict["label_codes"]
-        self.target = state_dict["target"]
-        self.sensitive = self.sensitive or state_dict["sensitive"]
-        self.related = list(state_dict["related"])
-        self.spec = replace(
-            self.spec,
-            target=self.target,
-            sensitive=self.sensitive,
-            missing=state_dict["missing"],
-            missing_values=tuple(state_dict["missing_values"]),
-        )
         if self.trainer is None or not self.trainer.predicting:
             # S may have been an input without being named as such
             seen = self.sensitive in self.encoder.owners
@@ -254,13 +214,18 @@ class TableDataModule(TabularDataModule):
         else:
             self._check_related(ParquetDirectory(self.path).empty_table.column_names)
             self._stream = StreamedTable.learn(
-                self.path, self.spec, self.related, self.positive, self.split_seed, self.split
+                self.path,
+                self.spec,
+                self.related,
+                positive=self.positive,
+                seed=self.split_seed,
+                split=self.split,
             )
         if self._stream is not None:
             rows = self._stream.rows
             self._encoder, self._group_names = rows.encoder, rows.group_names
             self._label_codes = rows.label_codes
-            self._note_checksum(rows.directory.checksum)
+            self._take_checksum(rows.directory.checksum)
 
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
         kinds: dict[str, Kind] = {
@@ -280,13 +245,7 @@ class TableDataModule(TabularDataModule):
         return self._stream_loader(self._stream, part, keys, batch_size, shuffle=shuffle)
 
     def _stream_loader(
-        self,
-        stream: StreamedTable,
-        part: str,
-        keys: tuple[str, ...],
-        batch_size: int,
-        *,
-        shuffle: bool = False,
+        self, stream: StreamedTable, part: str, keys: tuple[str, ...], batch_size: int, **options: bool
     ) -> EpochBatches:
         rank, world_size = self._rank_and_world_size()
         return StreamedBatches(
@@ -295,24 +254,22 @@ class TableDataModule(TabularDataModule):
             stream.counts_of(part),
             keys,
             batch_size,
-            shuffle=shuffle,
             buffer_size=self.shuffle_buffer,
             seed=self.split_seed,
             rank=rank,
             world_size=world_size,
             num_workers=self.num_workers,
+            **options,
         )
 
-    def _note_checksum(self, checksum: str, *, predicting: bool = False) -> None:
-        trained = self._restored.get("checksum", self._checksum)
-        if predicting and checksum == trained:
-            rank_zero_info(
-                f"Data: {self.path} is the table of training; its training rows are predicted, too."
-            )
-        elif not predicting and self._restored and checksum != trained:
+    def _take_checksum(self, checksum: str) -> None:
+        self._checksum = checksum
+        if self._restored and checksum != self._restored["checksum"]:
             rank_zero_warn(
-                f"{self.path} is not the table that the checkpoint was trained on: its rows are split by their "
-                "number, and some that were trained on may be among those evaluated."
+                f"{self.path} is not the table that the checkpoint was trained on: its rows are split by "
+                "their number, and some that were trained on may be among those evaluated."
             )
-        if not predicting:
-            self._checksum = checksum
+
+    def _tell_if_trained_on(self, checksum: str) -> None:
+        if checksum == self._restored.get("checksum", self._checksum):
+            rank_zero_info(f"Data: {self.path} was trained on; its training rows are predicted, too.")

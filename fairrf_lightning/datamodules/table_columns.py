@@ -178,10 +178,9 @@ def _unusable(name: str, type_: pa.DataType) -> str:
 
 
 def _is_text(type_: pa.DataType) -> bool:
-    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _is_binary(type_: pa.DataType) -> bool:
-    return (
-        pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_)
-    )
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(is_kind(type_) for is_kind in kinds)

@@ -85,8 +85,8 @@ def _decode(path: Path, content: bytes, encoding: str | None) -> str:
     if (position := text.find("\0")) >= 0:
         line = text.count("\n", 0, position) + 1
         raise InputError(
-            f"{path} has a NUL character in line {line}: the file is damaged, no text, or in another encoding "
-            "(option encoding, for example utf-16)"
+            f"{path} has a NUL character in line {line}: the file is damaged, no text, or in another "
+            "encoding (option encoding, for example utf-16)"
         )
     if not text.strip():
         raise InputError(f"{path} is empty: expected a line of column names and a line for each row")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
 from fairrf_lightning.errors import InputError, did_you_mean
 
@@ -56,6 +55,29 @@ class TableSpec:
                 f"'{both[0]}' is named in categorical and in numeric; take it out of one of them"
             )
 
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps, as plain values."""
+        return {
+            "target": self.target,
+            "missing": self.missing,
+            "missing_values": list(self.missing_values),
+        }
+
+    def restored(self, state: Mapping[str, Any]) -> TableSpec:
+        """Return this specification with what a checkpoint says; S may be named anew, to measure gaps."""
+        if self.target not in (None, state["target"]):
+            raise InputError(
+                f"target: '{self.target}' is named, but the checkpoint was trained for "
+                f"'{state['target']}'; leave the option out"
+            )
+        return replace(
+            self,
+            target=state["target"],
+            sensitive=self.sensitive or state["sensitive"],
+            missing=state["missing"],
+            missing_values=tuple(state["missing_values"]),
+        )
+
     def features(self, columns: Sequence[str]) -> list[str]:
         """Return the columns that are inputs of the model."""
         hidden = {self.target, *self.drop}
@@ -74,10 +96,10 @@ def check_column(option: str, name: str, columns: Collection[str]) -> None:
         raise InputError(f"{option}: there is no column '{name}'; {nearest}")
 
 
-def check_columns(path: Path, needed: Collection[str], columns: Collection[str]) -> None:
+def check_columns(needed: Collection[str], columns: Collection[str]) -> None:
     """Refuse a table that lacks columns that the model was trained on."""
     for name in needed:
-        check_column(f"{path}, which needs the columns of training", name, columns)
+        check_column("the model was trained on columns that the table lacks", name, columns)
 
 
 def _nearest(name: str, columns: Collection[str]) -> str:
