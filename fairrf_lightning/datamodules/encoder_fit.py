@@ -53,7 +53,7 @@ class _Numbers:
 
     def scale(self, name: str) -> tuple[float, float]:
         std = float(np.sqrt(self.squares / self.count))
-        if not np.isfinite([self.mean, std, self.high - self.low]).all():
+        if not np.isfinite([self.mean, std]).all():
             raise InputError(
                 f"column '{name}' has numbers too large to standardise ({self.low:g} to {self.high:g}): "
                 f"rescale it, or leave it out (drop: [{name}])"

@@ -92,7 +92,9 @@ class TableEncoder:
         owners = self.owners
         encoded = np.zeros((len(frame), sum(map(len, owners.values()))), dtype=np.float32)
         mean, std = np.array(list(self.scales.values())).reshape(-1, 2).T
-        encoded[:, : len(mean)] = (_finite(frame, list(self.scales), self.fills) - mean) / std
+        with np.errstate(over="ignore"):  # refused in the next line
+            encoded[:, : len(mean)] = (_finite(frame, list(self.scales), self.fills) - mean) / std
+        _refuse_overflow(list(self.scales), encoded)
         for name in self.indicators:
             encoded[:, owners[name][1]] = frame[name].isna()
         for name, found in self.categories.items():
@@ -132,6 +134,12 @@ def _finite(
         if bad:
             raise InputError(f"column '{name}' has {bad} missing or infinite values: drop or fill them")
     return values
+
+
+def _refuse_overflow(names: list[str], encoded: np.ndarray[tuple[int, int], Any]) -> None:
+    for name, bad in zip(names, (~np.isfinite(encoded[:, : len(names)])).sum(axis=0), strict=True):
+        if bad:
+            raise InputError(f"column '{name}' has {bad} numbers too far from those of training: mend them")
 
 
 def _categories(column: pd.Series[Any]) -> list[str]:

@@ -51,6 +51,7 @@ class ParquetDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._columns: dict[str, list[str]] = {}
         self.files = sorted(
             file.relative_to(path).as_posix()
             for file in path.rglob("*.parquet")
@@ -64,7 +65,9 @@ class ParquetDirectory:
         """All row groups that have rows."""
         groups, offset = [], 0
         for file in self.files:
-            metadata = self._open(file).metadata
+            opened = self._open(file)
+            self._columns[file] = opened.schema_arrow.names
+            metadata = opened.metadata
             first_row = 0
             for index in range(metadata.num_row_groups):
                 rows = metadata.row_group(index).num_rows
@@ -102,9 +105,9 @@ class ParquetDirectory:
         chosen: NDArray[np.bool_] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], pd.DataFrame]]:
         """Yield the chosen rows of a row group in parts: their numbers in the group, their columns."""
-        file = self._open(group.file, [name for name, kind in kinds.items() if kind == "category"])
         for name in kinds:
-            check_column(f"{self.path / group.file}", name, file.schema_arrow.names)
+            check_column(str(self.path / group.file), name, self._columns[group.file])
+        file = self._open(group.file, [name for name, kind in kinds.items() if kind == "category"])
         start = 0
         try:
             for batch in file.iter_batches(

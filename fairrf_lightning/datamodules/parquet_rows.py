@@ -127,7 +127,7 @@ def scan(
             if fit is not None:
                 train = kept & (parts[numbers] == 0)
                 fit.update(frame[train], sampled[numbers[train]])
-    report_dropped(directory.num_rows - sum(map(sum, counts)), spec)
+    report_dropped(directory.num_rows, sum(map(sum, counts)), spec)
     _check_counts(counts, split)
     found_values = [sorted(values.get(str(name), ())) for name in (spec.target, spec.sensitive)]
     return ParquetScan(counts, *found_values)

@@ -69,7 +69,7 @@ class StreamedTable:
         counts = [[group.num_rows] for group in groups]
         if spec.missing == "drop":
             counts = [[sum(len(block["row"]) for block in rows.read(g, "all", ("row",)))] for g in groups]
-            report_dropped(rows.directory.num_rows - int(np.sum(counts)), spec, labelled=False)
+            report_dropped(rows.directory.num_rows, int(np.sum(counts)), spec, labelled=False)
         return cls(rows, counts)
 
     @property

@@ -54,10 +54,15 @@ def kept_rows(
     return kept
 
 
-def report_dropped(dropped: int, spec: TableSpec, *, labelled: bool = True) -> None:
-    """Print how many rows were left out, and why."""
+def report_dropped(num_rows: int, kept: int, spec: TableSpec, *, labelled: bool = True) -> None:
+    """Print how many rows were left out, and why; refuse to go on if that were all of them."""
     reasons = ["no label"] * labelled + ["a missing value (missing: drop)"] * (spec.missing == "drop")
-    if dropped:
+    if not kept and spec.missing == "drop":
+        raise InputError(
+            f"missing: drop leaves no row, as all {num_rows:,} have {' or '.join(reasons)}: use indicator, or "
+            "name the columns that miss most values in drop"
+        )
+    if dropped := num_rows - kept:
         rank_zero_info(f"Data: {dropped:,} rows are left out, as they have {' or '.join(reasons)}.")
 
 
@@ -156,7 +161,7 @@ def _not_numbers(name: str, column: pa.ChunkedArray) -> str:
     bad = values.filter(pc.invert(pc.match_substring_regex(values, _NUMBER)))
     shown = ", ".join(repr(_short(value)) for value in bad.unique().to_pylist()[:3])
     return (
-        f"column '{name}' holds numbers, but also {len(bad):,} other values, such as {shown}: name these in "
+        f"column '{name}' has {len(bad):,} values that are no numbers, such as {shown}: name these in "
         "missing_values if they stand for a missing number, or name the column in categorical or drop"
     )
 

@@ -36,7 +36,7 @@ def labelled_rows(raw: RawTable, spec: TableSpec, encoder: TableEncoder | None) 
     kinds |= {name: "category" for name in (spec.target, spec.sensitive) if name is not None}
     frame = make_frame(raw.table, kinds, spec)
     kept = kept_rows(frame, features, spec, labelled=True)
-    report_dropped(int((~kept).sum()), spec)
+    report_dropped(len(kept), int(kept.sum()), spec)
     return frame[kept].reset_index(drop=True)
 
 
@@ -46,5 +46,5 @@ def rows_to_predict(raw: RawTable, spec: TableSpec, encoder: TableEncoder) -> di
     check_columns(kinds, raw.table.column_names)
     frame = make_frame(raw.table, kinds, spec)
     kept = kept_rows(frame, list(kinds), spec, labelled=False)
-    report_dropped(int((~kept).sum()), spec, labelled=False)
+    report_dropped(len(kept), int(kept.sum()), spec, labelled=False)
     return {"inputs": encoder.transform(frame[kept]), "row": torch.from_numpy(kept.nonzero()[0])}
