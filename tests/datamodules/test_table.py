@@ -159,7 +159,7 @@ def test_s_may_be_partly_or_wholly_unknown(tmp_path: Path) -> None:
     frame = people()
     frame.loc[::3, "sex"] = None
     data = table(write(frame, tmp_path))
-    assert all_rows(data, "groups")[::3].unique().tolist() == [-1]
+    assert set(all_rows(data, "groups")[::3].tolist()) == {-1}
     fit = trainer(tmp_path, max_epochs=1)
     fit.fit(FairRFModule(eta=0.3), datamodule=data)
     assert "val_dp_gap" in fit.callback_metrics
@@ -250,13 +250,16 @@ def test_typed_dates_and_lists_are_refused(tmp_path: Path) -> None:
     assert "born" not in table(write(dated, tmp_path, "p.parquet"), drop=["born"]).encoder.owners
     assert "born" in table(write(dated, tmp_path, "p.parquet"), categorical=["born"]).encoder.owners
     for value in ([1, 2], b"x"):
-        listed = people().assign(tags=[value] * 400)
+        listed = people().assign(tags=pd.Series([value] * 400, dtype=object))
         with pytest.raises(InputError, match="'tags' is of type"):
             table(write(listed, tmp_path, "p.parquet"))
         with pytest.raises(InputError, match="'tags' is of type"):
             table(write(listed, tmp_path, "p.parquet"), categorical=["tags"])
     with pytest.raises(InputError, match="cannot become numbers"):
-        table(write(people().assign(tags=[[1]] * 400), tmp_path, "p.parquet"), numeric=["tags"])
+        table(
+            write(people().assign(tags=pd.Series([[1]] * 400, dtype=object)), tmp_path, "p.parquet"),
+            numeric=["tags"],
+        )
 
 
 def test_words_for_missing_numbers_can_be_named(tmp_path: Path) -> None:

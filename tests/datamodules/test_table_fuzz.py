@@ -36,11 +36,11 @@ def train(content: bytes, name: str = "people.csv", **options: Any) -> TableData
     model = FairRFModule(data.n_features, data.related_columns, num_groups=data.num_groups)
     batch = next(iter(data.train_dataloader()))
     loss = model.training_step(batch)
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     assert math.isfinite(loss.item())
     for part in data._parts.values():
         assert part["inputs"].isfinite().all()
-        assert part["target"].unique().tolist() in ([0], [1], [0, 1])
+        assert set(part["target"].tolist()) <= {0, 1}
     return data
 
 
@@ -48,7 +48,6 @@ def trains_or_explains(content: bytes, name: str = "people.csv", **options: Any)
     try:
         train(content, name, **options)
     except InputError as error:
-        assert 20 < len(str(error)) < 2000
         return str(error)
     return "trained"
 
