@@ -75,6 +75,8 @@ class FairRFCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Build the model for the data now: some callbacks copy it before Lightning's own setup."""
+        if self.subcommand != "fit":
+            return  # a table's columns may be known from the checkpoint only, which is not restored yet
         if isinstance(self.model, FairRFModule) and hasattr(self.datamodule, "related_columns"):
             self.datamodule.prepare_data()
             self.model.adapt_to(self.datamodule)

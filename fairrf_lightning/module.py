@@ -125,12 +125,19 @@ class FairRFModule(LightningModule):
         self._build_metrics(num_groups)
 
     def _build_metrics(self, num_groups: int) -> None:
-        self.val_metrics = EvaluationMetrics(self.penalty, num_groups)
-        self.test_metrics = EvaluationMetrics(self.penalty, num_groups)
+        self.val_metrics = EvaluationMetrics(self.penalty, num_groups).to(self.device)
+        self.test_metrics = EvaluationMetrics(self.penalty, num_groups).to(self.device)
         self.hparams.update(num_groups=num_groups)
 
+    def on_validation_start(self) -> None:
+        self._compare_groups_of(getattr(self.trainer, "datamodule", None))
+
+    def on_test_start(self) -> None:
+        self._compare_groups_of(getattr(self.trainer, "datamodule", None))
+
     def _compare_groups_of(self, data: LightningDataModule | None) -> None:
-        # A checkpoint can be tested on other groups than those it was trained with.
+        # A checkpoint can be tested on other groups than those it was trained with. Some data modules
+        # know theirs in setup, others only when their own part of the checkpoint is restored.
         num_groups = getattr(data, "num_groups", self.hparams["num_groups"])
         if num_groups != self.hparams["num_groups"]:
             self._build_metrics(num_groups)

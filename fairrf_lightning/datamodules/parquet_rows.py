@@ -20,7 +20,7 @@ from fairrf_lightning.datamodules.table_spec import Kind, TableSpec
 from fairrf_lightning.errors import InputError
 
 PARTS = ("train", "val", "test")
-_MEDIAN_ROWS = 50_000
+_SAMPLED_ROWS = 50_000  # training rows; medians are those of a sample
 _MOST_VALUES = 1000  # of a label or of S; more are a mistake, told after the pass
 
 
@@ -91,12 +91,14 @@ class ParquetScan:
     Args:
         counts: Rows of each row group that belong to each of the three parts (of part ``all``: one).
         label_values: Values of the target.
-        group_names: Values of S, sorted.
+        group_values: Values of S, sorted.
+        validation: A sample of the validation rows, where S is legal.
     """
 
     counts: list[list[int]]
     label_values: list[str]
-    group_names: list[str]
+    group_values: list[str]
+    validation: pd.DataFrame | None
 
 
 def scan(
@@ -110,27 +112,27 @@ def scan(
 ) -> ParquetScan:
     """Read all rows once: count those of each part, and let ``fit`` learn from the training rows."""
     everything = kinds | _extra_kinds(spec, labelled=True, grouped=True)
-    sampled_share = _MEDIAN_ROWS / max(1, directory.num_rows * split[0])
-    counts: list[list[int]] = []
+    sampled_share = _SAMPLED_ROWS / max(1, directory.num_rows * split[0])
+    counts = np.zeros((len(directory.row_groups), len(PARTS)), dtype=np.int64)
     values: dict[str, set[str]] = {name: set() for name in (spec.target, spec.sensitive) if name is not None}
-    for group in directory.row_groups:
+    validation: list[pd.DataFrame] = []
+    for index, group in enumerate(directory.row_groups):
         parts = parts_of_rows(group, seed, split)
         sampled = uniform_of_rows(seed + 1, group) < sampled_share
-        counts.append([0] * len(PARTS))
         for numbers, frame in directory.read(group, everything, spec):
             for name, found in values.items():
                 if len(found) <= _MOST_VALUES:
                     found.update(frame[name].array.categories)
-            kept = kept_rows(frame, list(kinds), spec, labelled=True)
-            for part in range(len(PARTS)):
-                counts[-1][part] += int((kept & (parts[numbers] == part)).sum())
+            part = np.where(kept_rows(frame, list(kinds), spec, labelled=True), parts[numbers], -1)
+            counts[index] += np.bincount(part + 1, minlength=len(PARTS) + 1)[1:]
             if fit is not None:
-                train = kept & (parts[numbers] == 0)
-                fit.update(frame[train], sampled[numbers[train]])
-    report_dropped(directory.num_rows, sum(map(sum, counts)), spec)
+                fit.update(frame[part == 0], sampled[numbers[part == 0]])
+                validation.append(frame[(part == 1) & sampled[numbers]])
+    report_dropped(directory.num_rows, int(counts.sum()), spec)
     _check_counts(counts, split)
-    found_values = [sorted(values.get(str(name), ())) for name in (spec.target, spec.sensitive)]
-    return ParquetScan(counts, *found_values)
+    label_values, group_values = (sorted(values.get(str(name), ())) for name in (spec.target, spec.sensitive))
+    seen = pd.concat(validation, ignore_index=True) if validation else None
+    return ParquetScan(counts.tolist(), label_values, group_values, seen)
 
 
 def parts_of_rows(group: RowGroup, seed: int, split: tuple[float, float, float]) -> NDArray[np.int64]:
@@ -143,7 +145,7 @@ def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str,
     return {name: "category" for name in names if name is not None}
 
 
-def _check_counts(counts: list[list[int]], split: tuple[float, float, float]) -> None:
-    sizes = dict(zip(PARTS, np.sum(counts, axis=0).tolist(), strict=True))
+def _check_counts(counts: NDArray[np.int64], split: tuple[float, float, float]) -> None:
+    sizes = dict(zip(PARTS, counts.sum(axis=0).tolist(), strict=True))
     if not all(sizes.values()):
         raise InputError(f"there are too few rows for a split into {list(split)}: {sizes}")

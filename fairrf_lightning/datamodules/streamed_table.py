@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from fairrf_lightning.datamodules.encoder_fit import EncoderFit
 from fairrf_lightning.datamodules.encoding import TableEncoder
+from fairrf_lightning.datamodules.groups import group_ids
 from fairrf_lightning.datamodules.labels import check_group_names, label_codes
 from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory
 from fairrf_lightning.datamodules.parquet_rows import PARTS, ParquetRows, scan
+from fairrf_lightning.datamodules.quarantine import check_stand_ins
 from fairrf_lightning.datamodules.table_columns import infer_kinds, kinds_of, report_dropped
 from fairrf_lightning.datamodules.table_spec import TableSpec
 
 
 @dataclass(frozen=True)
 class StreamedTable:
-    """The rows of a Parquet directory and their number by row group and part."""
+    """The rows of a Parquet directory.
+
+    Args:
+        rows: The rows by part, encoded.
+        counts: Their number by row group and part.
+        group_values: All values of S.
+    """
 
     rows: ParquetRows
     counts: list[list[int]]
+    group_values: list[str] = field(default_factory=list)
 
     @classmethod
     def learn(
@@ -45,9 +55,11 @@ class StreamedTable:
         found = scan(directory, kinds, spec, seed=seed, split=split, fit=fit)
         codes = label_codes(str(spec.target), found.label_values, positive)
         if spec.sensitive is not None:
-            check_group_names(spec.sensitive, found.group_names)
-        encoder = fit.encoder(related)
-        return cls(ParquetRows(directory, spec, encoder, seed, split, codes, found.group_names), found.counts)
+            check_group_names(spec.sensitive, found.group_values)
+            if found.validation is not None and not spec.include_sensitive:
+                check_stand_ins(found.validation[list(kinds)], found.validation[spec.sensitive])
+        rows = ParquetRows(directory, spec, fit.encoder(related), seed, split, codes)
+        return cls(rows, found.counts, found.group_values)
 
     @classmethod
     def restore(cls, path: Path, spec: TableSpec, state: Mapping[str, Any]) -> StreamedTable:
@@ -55,11 +67,11 @@ class StreamedTable:
         directory = ParquetDirectory(path)
         encoder = TableEncoder.from_state(state["encoder"])
         seed, split = state["seed"], tuple(state["split"])
-        counts, groups = state["counts"], state["group_names"]
-        if directory.checksum != state["checksum"] or spec.sensitive != state["sensitive"]:
-            found = scan(directory, kinds_of(encoder), spec, seed=seed, split=split)
-            counts, groups = found.counts, found.group_names
-        return cls(ParquetRows(directory, spec, encoder, seed, split, state["label_codes"], groups), counts)
+        rows = ParquetRows(directory, spec, encoder, seed, split, state["label_codes"])
+        if directory.checksum == state["checksum"] and spec.sensitive == state["sensitive"]:
+            return cls(rows, state["counts"], state["group_values"])
+        found = scan(directory, kinds_of(encoder), spec, seed=seed, split=split)
+        return cls(rows, found.counts, found.group_values)
 
     @classmethod
     def for_prediction(cls, path: Path, spec: TableSpec, encoder: TableEncoder) -> StreamedTable:
@@ -71,6 +83,13 @@ class StreamedTable:
             counts = [[sum(len(block["row"]) for block in rows.read(g, "all", ("row",)))] for g in groups]
             report_dropped(rows.directory.num_rows, int(np.sum(counts)), spec, labelled=False)
         return cls(rows, counts)
+
+    def comparing(self, groups: Sequence[str] | Literal["all"]) -> StreamedTable:
+        """Return the table with ids for these groups of S."""
+        if self.rows.spec.sensitive is None:
+            return self
+        _, names = group_ids(pd.Series(self.group_values, name=self.rows.spec.sensitive), groups)
+        return replace(self, rows=replace(self.rows, group_names=names))
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.encoder_fit import EncoderFit
 from fairrf_lightning.datamodules.encoding import TableEncoder
+from fairrf_lightning.datamodules.groups import Groups
 from fairrf_lightning.datamodules.labels import check_group_names, label_codes, labels
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import check_at_least
@@ -45,6 +46,8 @@ class TableDataModule(TabularDataModule):
         related: Columns related to S.
         sensitive: Column of S, for the gaps in validation and testing. It may be missing in some
             rows, which then do not count for the gaps, or altogether: then gaps are not reported.
+        groups: Groups of S that the gaps compare, or ``all`` (default). Rows of other groups are
+            trained on and count for accuracy.
         categorical: Columns to take as categories, whatever they look like.
         numeric: Columns to take as numbers, whatever they look like.
         drop: Columns to leave out.
@@ -77,6 +80,7 @@ class TableDataModule(TabularDataModule):
         positive: str | int | float | bool | None = None,
         related: list[str] | None = None,
         sensitive: str | None = None,
+        groups: Groups | None = None,
         categorical: list[str] | None = None,
         numeric: list[str] | None = None,
         drop: list[str] | None = None,
@@ -96,6 +100,7 @@ class TableDataModule(TabularDataModule):
     ) -> None:
         super().__init__(
             related=related,
+            groups=groups,
             batch_size=batch_size,
             eval_batch_size=eval_batch_size,
             include_sensitive=include_sensitive,
@@ -124,13 +129,14 @@ class TableDataModule(TabularDataModule):
         self.shuffle_buffer, self.num_workers = shuffle_buffer, num_workers
         self._label_codes: dict[str, int] | None = None
         self._checksum = ""
-        self._restored: dict[str, Any] = {}
+        self._is_waiting = False
         self._stream: StreamedTable | None = None
 
     def setup(self, stage: str | None = None) -> None:
         """Read, split and encode the table, once."""
         # A checkpoint, which may say all about the columns, is restored after this.
-        if stage in (None, "fit"):
+        self._is_waiting = stage not in (None, "fit") and not self._is_built
+        if not self._is_waiting:
             super().setup(stage)
 
     def read(self) -> pd.DataFrame:
@@ -138,7 +144,7 @@ class TableDataModule(TabularDataModule):
         raw = read_file(self.path, self.encoding, self.delimiter)
         self._take_checksum(raw.checksum)
         self.spec.check(raw.table.column_names, self.related)
-        frame = labelled_rows(raw, self.spec, self.encoder if self._restored else None)
+        frame = labelled_rows(raw, self.spec, self.encoder if self.is_restored else None)
         column = frame[self.target].array.remove_unused_categories()
         if self._label_codes is None:
             self._label_codes = label_codes(self.target, column.categories, self.positive)
@@ -148,7 +154,7 @@ class TableDataModule(TabularDataModule):
 
     def predict_dataloader(self) -> EpochBatches:
         """Return all rows of the file, in order, with their row numbers."""
-        if not self._is_built and not self._restored:
+        if not self._is_built and not self.is_restored:
             raise InputError(
                 "prediction needs the encoding learned in training: give the checkpoint (ckpt_path), or "
                 "set this data module up for training first"
@@ -167,11 +173,13 @@ class TableDataModule(TabularDataModule):
     @property
     def encoder(self) -> TableEncoder:
         """The encoding, learned from the training rows."""
-        return TableEncoder.from_state(self._restored["encoder"]) if self._restored else super().encoder
+        return TableEncoder.from_state(self._loaded["encoder"]) if self._loaded else super().encoder
 
     @property
     def num_groups(self) -> int:
-        """Number of groups of S; metrics that are not reported are made for two."""
+        """Number of groups of S that are compared; metrics that are not reported are made for two."""
+        if self._is_waiting:
+            raise AttributeError("not known before the checkpoint is restored")
         return len(self.group_names) or 2
 
     @property
@@ -186,17 +194,19 @@ class TableDataModule(TabularDataModule):
             **self.spec.state(),
             "checksum": self._checksum,
             "counts": self._stream.counts if self._stream else [],
-            "group_names": list(self.group_names),
+            "group_values": self._stream.group_values if self._stream else [],
             "label_codes": self._label_codes,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over columns, split and encoding of the checkpoint; to predict, read no rows yet."""
+        self._is_waiting = False
         if self._is_built and state_dict == self.state_dict():
+            super().load_state_dict(state_dict)
             return
         self.spec = self.spec.restored(state_dict)
         self.target, self.sensitive = state_dict["target"], self.spec.sensitive
-        self._restored, self._label_codes = state_dict, state_dict["label_codes"]
+        self._loaded, self._label_codes = state_dict, state_dict["label_codes"]
         if self.trainer is None or not self.trainer.predicting:
             # S may have been an input without being named as such
             seen = self.sensitive in self.encoder.owners
@@ -209,8 +219,8 @@ class TableDataModule(TabularDataModule):
     def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
         if not self.path.is_dir():
             super()._build(encoder_state)
-        elif encoder_state is not None:
-            self._stream = StreamedTable.restore(self.path, self.spec, self._restored)
+        elif self._loaded is not None and encoder_state is not None:
+            self._stream = StreamedTable.restore(self.path, self.spec, self._loaded)
         else:
             self._check_related(ParquetDirectory(self.path).empty_table.column_names)
             self._stream = StreamedTable.learn(
@@ -222,6 +232,7 @@ class TableDataModule(TabularDataModule):
                 split=self.split,
             )
         if self._stream is not None:
+            self._stream = self._stream.comparing(self.groups)
             rows = self._stream.rows
             self._encoder, self._group_names = rows.encoder, rows.group_names
             self._label_codes = rows.label_codes
@@ -264,12 +275,12 @@ class TableDataModule(TabularDataModule):
 
     def _take_checksum(self, checksum: str) -> None:
         self._checksum = checksum
-        if self._restored and checksum != self._restored["checksum"]:
+        if self._loaded and checksum != self._loaded["checksum"]:
             rank_zero_warn(
                 f"{self.path} is not the table that the checkpoint was trained on: its rows are split by "
                 "their number, and some that were trained on may be among those evaluated."
             )
 
     def _tell_if_trained_on(self, checksum: str) -> None:
-        if checksum == self._restored.get("checksum", self._checksum):
+        if checksum == (self._loaded or {}).get("checksum", self._checksum):
             rank_zero_info(f"Data: {self.path} was trained on; its training rows are predicted, too.")

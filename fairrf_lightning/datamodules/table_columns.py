@@ -59,8 +59,8 @@ def report_dropped(num_rows: int, kept: int, spec: TableSpec, *, labelled: bool 
     reasons = ["no label"] * labelled + ["a missing value (missing: drop)"] * (spec.missing == "drop")
     if not kept and spec.missing == "drop":
         raise InputError(
-            f"missing: drop leaves no row, as all {num_rows:,} have {' or '.join(reasons)}: use indicator, or "
-            "name the columns that miss most values in drop"
+            f"missing: drop leaves no row, as all {num_rows:,} have {' or '.join(reasons)}: use indicator, "
+            "or name the columns that miss most values in drop"
         )
     if dropped := num_rows - kept:
         rank_zero_info(f"Data: {dropped:,} rows are left out, as they have {' or '.join(reasons)}.")

@@ -208,6 +208,7 @@ def test_rank_without_rows_yields_an_empty_batch(path: str) -> None:
 
 
 def test_dropped_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="lightning.pytorch")
     frame = people().astype({"hired": object})
     frame.loc[:9, "hired"] = None
     folder = write(tmp_path, frame)
@@ -351,6 +352,28 @@ def test_unusable_directory_is_refused(tmp_path: Path, break_it: Any, message: s
     break_it(folder)
     with pytest.raises(InputError, match=message):
         table(str(folder))
+
+
+def test_copy_of_s_is_refused(tmp_path: Path) -> None:
+    frame = people().assign(gender=lambda table: table["sex"].map({"f": "woman", "m": "man"}))
+    with pytest.raises(InputError, match="'gender' is the sensitive attribute 'sex' in other words"):
+        table(write(tmp_path, frame))
+
+
+def test_groups_can_be_chosen(tmp_path: Path, checkpoint: Path) -> None:
+    frame = people()
+    frame.loc[::5, "sex"] = "x"
+    folder = write(tmp_path, frame)
+    assert table(folder).group_names == ["f", "m", "x"]
+    data = table(folder, groups=["f", "x"])
+    seen = {name for batch in loader(data, "val") for name in batch["groups"].tolist()}
+    assert seen == {-1, 0, 1}
+    with pytest.raises(InputError, match="groups: there is no 'y' in 'sex'"):
+        table(folder, groups=["f", "y"])
+    restored = TableDataModule(folder, groups=["m", "x"])
+    with pytest.warns(UserWarning, match="not the table"):
+        restored.load_state_dict(table_state(checkpoint))
+    assert restored.group_names == ["m", "x"]
 
 
 def test_identifiers_end_the_pass_early(path: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from lightning import Trainer
 from torch import Tensor
 
 from fairrf_lightning import FairRFModule
-from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.errors import InputError
 
@@ -66,6 +66,11 @@ def trainer(folder: Path, **options: Any) -> Trainer:
         log_every_n_steps=1,
         **options,
     )
+
+
+@pytest.fixture(autouse=True)
+def _say_what_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="lightning.pytorch")
 
 
 @pytest.mark.parametrize("name", ["people.csv", "people.csv.gz", "people.parquet"])
@@ -129,28 +134,24 @@ def test_missing_values_get_categories_and_indicators(tmp_path: Path) -> None:
     assert float(inputs[0, 0]) == pytest.approx((median - mean) / std, abs=1e-5)
 
 
-def test_rows_are_dropped_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+def test_rows_are_dropped_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     frame = people().astype({"age": "float"})
     frame.loc[:29, "age"] = np.nan
     frame.loc[25:34, "hired"] = None
     data = table(write(frame, tmp_path), missing="drop")
     assert sum(data.split_sizes.values()) == 400 - 35
     assert data.feature_names == ["age", "zip", "town=x", "town=y"]
-    assert "35 rows are left out, as they have no label or a missing value" in told(capsys, caplog)
+    assert "35 rows are left out, as they have no label or a missing value" in caplog.text
 
 
-def told(capsys: pytest.CaptureFixture[str], caplog: Any) -> str:
-    return str(capsys.readouterr().err) + str(caplog.text)
-
-
-def test_rare_categories_are_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: Any) -> None:
+def test_rare_categories_are_folded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     frame = people()
     frame.loc[:19, "town"] = [f"rare{n}" for n in range(20)]
     data = table(write(frame, tmp_path))
     towns = [name for name in data.feature_names if name.startswith("town=")]
     assert towns == ["town=x", "town=y", "town=(other)"]
     assert all_rows(data, "inputs")[:20, data.feature_names.index("town=(other)")].all()
-    assert "folded into (other): town" in told(capsys, caplog)
+    assert "folded into (other): town" in caplog.text
     few = table(write(frame, tmp_path), max_categories=1)
     assert sum(name.startswith("town=") for name in few.feature_names) == 2
 
@@ -326,18 +327,16 @@ def test_prediction_names_lacking_columns(checkpoint: Path, tmp_path: Path) -> N
         predict(write(new, tmp_path), checkpoint, tmp_path)
 
 
-def test_prediction_after_dropping_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: Any
-) -> None:
+def test_prediction_after_dropping_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fit, data = trainer(tmp_path, max_epochs=1), table(write(people(), tmp_path), missing="drop")
     fit.fit(FairRFModule(eta=0.3), datamodule=data)
     fit.save_checkpoint(tmp_path / "last.ckpt")
     new = people(10).astype({"age": "float"})
     new.loc[3, "age"] = np.nan
-    told(capsys, caplog)
+    caplog.clear()
     found = predict(write(new, tmp_path), tmp_path / "last.ckpt", tmp_path)
     assert found["row"].tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert "1 rows are left out, as they have a missing value" in told(capsys, caplog)
+    assert "1 rows are left out, as they have a missing value" in caplog.text
 
 
 def test_checkpoint_knows_the_columns_for_testing(checkpoint: Path, tmp_path: Path) -> None:
@@ -381,23 +380,40 @@ def test_s_may_be_named_after_training(tmp_path: Path) -> None:
     assert not audited.include_sensitive
 
 
-# of jsonargparse, for its own use by Lightning
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["fairrf"])
+@pytest.mark.filterwarnings("ignore:.*smaller than the logging interval")
+def test_command_line(cli: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(people(), tmp_path)
-    quiet = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
-    options = ["--data.target", "hired", "--data.positive", "yes", "--data.related", "[age,zip]"]
-    with pytest.warns(UserWarning, match="smaller than the logging interval"):
-        main(
-            ["fit", "--data", "table", "--data.path", "people.csv", *options, "--data.drop", "[sex]", *quiet]
-        )
+    options = "--data.target hired --data.positive yes --data.related [age,zip] --trainer.max_epochs 1"
+    cli(f"fit --data table --data.path people.csv --data.drop [sex] {options}")
     assert "Gaps are not reported" in capsys.readouterr().out
     write(people(30, seed=3).drop(columns=["hired", "sex"]), tmp_path, "new.csv")
-    ckpt = "lightning_logs/version_0/checkpoints/last.ckpt"
-    main(["predict", "--data", "table", "--data.path", "new.csv", "--ckpt_path", ckpt, *quiet])
+    checkpoint = "lightning_logs/version_0/checkpoints/last.ckpt"
+    cli(f"predict --data table --data.path new.csv --ckpt_path {checkpoint}")
     assert pd.read_csv("predictions.csv")["row"].tolist() == list(range(30))
+    cli(f"test --data table --data.path people.csv --data.sensitive sex --ckpt_path {checkpoint}")
+    assert "Groups: f, m. Trained without: sex." in capsys.readouterr().out
+
+
+def test_copy_of_s_is_refused(tmp_path: Path) -> None:
+    frame = people().assign(gender=lambda table: table["sex"].map({"f": "woman", "m": "man"}))
+    with pytest.raises(InputError, match="'gender' is the sensitive attribute 'sex' in other words"):
+        table(write(frame, tmp_path))
+    table(write(frame, tmp_path), drop=["gender"])
+
+
+def test_more_groups_may_be_audited_than_trained_with(tmp_path: Path) -> None:
+    data = table(write(people(), tmp_path), sensitive=None, drop=["sex"], categorical=["zip"])
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(FairRFModule(eta=0.3), datamodule=data)
+    fit.save_checkpoint(tmp_path / "last.ckpt")
+    model = FairRFModule.load_from_checkpoint(tmp_path / "last.ckpt")
+    for groups, number in ((None, 3), (["01", "03"], 2)):
+        audited = TableDataModule(str(tmp_path / "people.csv"), sensitive="zip", groups=groups)
+        test = trainer(tmp_path)
+        test.test(model, datamodule=audited, ckpt_path=tmp_path / "last.ckpt", verbose=False)
+        assert "test_dp_gap" in test.callback_metrics
+        assert audited.num_groups == number
+        assert audited.include_sensitive
 
 
 def test_compressed_file_is_known_by_its_content(tmp_path: Path) -> None:

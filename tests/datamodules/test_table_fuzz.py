@@ -97,6 +97,7 @@ def test_odd_file(content: bytes, outcome: str) -> None:
 
 
 def test_column_without_values_is_left_out_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="lightning.pytorch")
     content = (
         HEADER + "".join(f"{line.replace('x', '').replace('y,', ',')}\n" for line in GOOD.split())
     ).encode()
@@ -180,6 +181,7 @@ def test_random_numbers_in_parquet(values: list[Any], rows: int) -> None:
 
 
 def test_rows_are_never_lost_silently(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="lightning.pytorch")
     content = (HEADER + GOOD + "\n\n30,x,,no\n,,,no\n,,,\n").encode()
     data = train(content)
     assert sum(data.split_sizes.values()) == 42
