@@ -1,8 +1,9 @@
 """A table larger than memory: peak memory and speed of streaming, and each row exactly once on two ranks.
 
 Writes a directory of Parquet files (by default 20 million rows x 12 columns, as pyarrow writes them), then
-trains FairRF for one epoch, each time in a process of its own: streamed from the whole directory, in memory
-on the part of it that fits, streamed from that part, and streamed on two ranks.
+trains FairRF for one epoch, each time in a process of its own: in memory and streamed in turn on a part that
+fits, several times (the fastest round counts, as other work on the machine only slows down), then streamed
+from the whole directory, and the same on two ranks.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def people(rows: int, seed: int) -> pa.Table:
 
 
 def write(folder: Path, rows: int) -> None:
-    """Write the files; the first of them is also put where it is read as a part that fits."""
+    """Write the files."""
+    (folder / "all").mkdir()
     for number, first in enumerate(range(0, rows, ROWS_PER_FILE)):
         table = people(min(ROWS_PER_FILE, rows - first), seed=number)
-        (folder / "all").mkdir(exist_ok=True)
         pq.write_table(table, folder / "all" / f"{number:05}.parquet")
 
 
@@ -136,36 +137,44 @@ def training_rows(path: Path) -> Any:
     return np.concatenate([parts_of_rows(group, 0, (0.5, 0.2, 0.3)) == 0 for group in groups])
 
 
-def report(folder: Path, batch_size: int, part: int) -> None:
+def write_part(folder: Path, rows: int) -> None:
+    """Make the part that fits: the first files as a directory, and joined in one file."""
+    (folder / "part").mkdir()
+    files = sorted((folder / "all").iterdir())[: max(1, rows // ROWS_PER_FILE)]
+    for file in files:
+        (folder / "part" / file.name).symlink_to(file)
+    pq.write_table(pa.concat_tables([pq.read_table(file) for file in files]), folder / "part.parquet")
+
+
+def speed(record: dict[str, float]) -> float:
+    """Return training rows a second."""
+    return record["rows"] / record["seconds"]
+
+
+def report(folder: Path, batch_size: int, rounds: int) -> None:
     """Measure and print."""
     table = Table(title=f"One epoch of FairRF, batch size {batch_size}")
     for column in ("", "training rows", "rows/s", "set-up s", "epoch s", "peak MB", "each row once"):
         table.add_column(column, justify="right")
-    (folder / "part").mkdir()
-    parts = sorted((folder / "all").iterdir())[: max(1, part // ROWS_PER_FILE)]
-    for file in parts:
-        (folder / "part" / file.name).symlink_to(file)
-    pq.write_table(pa.concat_tables([pq.read_table(file) for file in parts]), folder / "part.parquet")
-    speed = {}
-    for label, path, ranks in (
-        ("in memory, the part", folder / "part.parquet", 1),
-        ("streamed, the part", folder / "part", 1),
+    runs = [("in memory, the part", folder / "part.parquet", 1), ("streamed, the part", folder / "part", 1)]
+    runs = runs * rounds + [
         ("streamed, all", folder / "all", 1),
         ("streamed, all, 2 ranks", folder / "all", 2),
-    ):
+    ]
+    fastest: dict[str, float] = {}
+    for label, path, ranks in runs:
         records, seen = measure(path, ranks, batch_size, folder)
         once = "-" if path.suffix else str(bool((seen == training_rows(path)).all()))
-        for rank, record in enumerate(records):
-            speed[label] = record["rows"] / record["seconds"]
+        for record in records:
+            fastest[label] = max(fastest.get(label, 0), speed(record))
             cells = (record["setup"], record["seconds"], record["peak_mb"])
-            name = label if ranks == 1 else f"{label}: rank {rank}"
-            table.add_row(
-                name, f"{record['rows']:,}", f"{speed[label]:,.0f}", *(f"{c:,.1f}" for c in cells), once
-            )
+            shown = (f"{record['rows']:,}", f"{speed(record):,.0f}", *(f"{cell:,.1f}" for cell in cells))
+            table.add_row(label, *shown, once)
     console = Console(width=130)
     console.print(table)
     for label in ("streamed, the part", "streamed, all"):
-        console.print(f"{label}: {speed[label] / speed['in memory, the part']:.0%} of the rows/s in memory")
+        ratio = fastest[label] / fastest["in memory, the part"]
+        console.print(f"{label}: {ratio:.0%} of the rows/s in memory")
 
 
 def main() -> None:
@@ -173,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--part", type=int, default=4_000_000, help="rows that are also held in memory")
+    parser.add_argument("--rounds", type=int, default=3, help="how often to measure the part")
     parser.add_argument("--batch-size", type=int, default=512)
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--ranks", type=int, default=1, help=argparse.SUPPRESS)
@@ -183,7 +193,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         write(Path(name), args.rows)
-        report(Path(name), args.batch_size, args.part)
+        write_part(Path(name), args.part)
+        report(Path(name), args.batch_size, args.rounds)
 
 
 if __name__ == "__main__":
