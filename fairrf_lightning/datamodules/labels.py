@@ -63,13 +63,13 @@ def labels(target: str, column: pd.Categorical, codes: Mapping[str, int]) -> NDA
     return lookup.take(column.codes, mode="wrap")  # code -1, no label, takes the last entry
 
 
-def check_group_names(sensitive: str, names: Collection[str]) -> None:
-    """Refuse a column of S whose values cannot be the groups of a comparison."""
+def check_group_names(sensitive: str, names: Collection[str], *, chosen: bool = False) -> None:
+    """Refuse a column of S whose values, unless some are ``chosen``, cannot be groups to compare."""
     if len(names) < 2:
         found = f"has one value only ({', '.join(names)})" if names else "has no value"
         raise InputError(f"sensitive: '{sensitive}' {found}; a gap compares groups. Leave the option out.")
-    if len(names) > _MOST_GROUPS:
+    if len(names) > _MOST_GROUPS and not chosen:
         raise InputError(
             f"sensitive: '{sensitive}' has {len(names):,} values; gaps compare up to {_MOST_GROUPS} groups. "
-            "Make a column of a few groups from it, such as age bands."
+            "Choose some by groups, or make a column of a few groups from it, such as age bands."
         )

@@ -92,7 +92,7 @@ class ParquetScan:
         counts: Rows of each row group that belong to each of the three parts (of part ``all``: one).
         label_values: Values of the target.
         group_values: Values of S, sorted.
-        validation: A sample of the validation rows, where S is legal.
+        validation: A sample of the validation rows, where S is legal, if there is S.
     """
 
     counts: list[list[int]]
@@ -127,6 +127,7 @@ def scan(
             counts[index] += np.bincount(part + 1, minlength=len(PARTS) + 1)[1:]
             if fit is not None:
                 fit.update(frame[part == 0], sampled[numbers[part == 0]])
+            if fit is not None and spec.sensitive is not None:
                 validation.append(frame[(part == 1) & sampled[numbers]])
     report_dropped(directory.num_rows, int(counts.sum()), spec)
     _check_counts(counts, split)

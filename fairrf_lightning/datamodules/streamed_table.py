@@ -54,10 +54,8 @@ class StreamedTable:
         fit = EncoderFit(kinds, spec)
         found = scan(directory, kinds, spec, seed=seed, split=split, fit=fit)
         codes = label_codes(str(spec.target), found.label_values, positive)
-        if spec.sensitive is not None:
-            check_group_names(spec.sensitive, found.group_values)
-            if found.validation is not None and not spec.include_sensitive:
-                check_stand_ins(found.validation[list(kinds)], found.validation[spec.sensitive])
+        if found.validation is not None and not spec.include_sensitive:
+            check_stand_ins(found.validation[list(kinds)], found.validation[spec.sensitive])
         rows = ParquetRows(directory, spec, fit.encoder(related), seed, split, codes)
         return cls(rows, found.counts, found.group_values)
 
@@ -88,6 +86,7 @@ class StreamedTable:
         """Return the table with ids for these groups of S."""
         if self.rows.spec.sensitive is None:
             return self
+        check_group_names(self.rows.spec.sensitive, self.group_values, chosen=groups != "all")
         _, names = group_ids(pd.Series(self.group_values, name=self.rows.spec.sensitive), groups)
         return replace(self, rows=replace(self.rows, group_names=names))
 

@@ -149,7 +149,8 @@ class TableDataModule(TabularDataModule):
         if self._label_codes is None:
             self._label_codes = label_codes(self.target, column.categories, self.positive)
         if self.sensitive is not None:
-            check_group_names(self.sensitive, sorted(frame[self.sensitive].dropna().unique()))
+            names = sorted(frame[self.sensitive].dropna().unique())
+            check_group_names(self.sensitive, names, chosen=self.groups != "all")
         return frame.assign(**{self.target: labels(self.target, column, self._label_codes)})
 
     def predict_dataloader(self) -> EpochBatches:
