@@ -1,0 +1,57 @@
+"""Related columns that stand beside the inputs: the penalty sees them, the model does not."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fairrf_lightning.datamodules.encoding import TableEncoder
+from fairrf_lightning.errors import InputError
+
+
+class RelatedBeside(NamedTuple):
+    """Columns for the penalty only, of all rows of a table.
+
+    Args:
+        matrix: The columns, ``(N, C)``.
+        columns: Column numbers of each feature.
+    """
+
+    matrix: Tensor
+    columns: dict[str, list[int]]
+
+
+def sensitive_beside(name: str, groups: Tensor, num_groups: int) -> RelatedBeside:
+    """Return S as 0/1 columns: one if it has two groups that cover all rows, else one a group.
+
+    >>> sensitive_beside("sex", torch.tensor([0, 1, 1]), 2)
+    RelatedBeside(matrix=tensor([[0.],
+            [1.],
+            [1.]]), columns={'sex': [0]})
+    """
+    values = indicators(groups, num_groups)
+    if num_groups == 2 and bool((groups >= 0).all()):
+        values = values[:, 1:]  # the other column says the same
+    return RelatedBeside(values, {name: list(range(values.shape[1]))})
+
+
+def removed_beside(table: pd.DataFrame, related: list[str], train: Tensor) -> RelatedBeside:
+    """Return the related features that were taken from the inputs, encoded by their training rows."""
+    encoder = TableEncoder.fit(table[related].iloc[train.numpy()])
+    owners = encoder.owners
+    return RelatedBeside(encoder.transform(table), {name: owners[name] for name in related})
+
+
+def indicators(ids: Tensor, number: int) -> Tensor:
+    """Return one 0/1 column an id, ``(N, number)``; id -1 gives zeros."""
+    return (ids[:, None] == torch.arange(number)).float()
+
+
+def check_beside(*, expose_sensitive: bool, remove_related: bool, ksmote: bool) -> None:
+    """Refuse options that want different columns beside the inputs."""
+    options = {"expose_sensitive": expose_sensitive, "remove_related": remove_related, "ksmote": ksmote}
+    if len(given := [name for name, value in options.items() if value]) > 1:
+        raise InputError(f"{' and '.join(given)} belong to different methods: give one of them.")
