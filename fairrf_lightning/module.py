@@ -167,10 +167,13 @@ class FairRFModule(LightningModule):
         logits = self(inputs)
         loss = self.task_loss(logits, target)
         penalty: Tensor = self.penalty(logits, self._related_of(batch, inputs), target)
+        self._note_losses(loss, penalty)
+        return loss + penalty
+
+    def _note_losses(self, loss: Tensor, penalty: Tensor) -> None:
         # Summed here and logged once an epoch: self.log in each step costs as much as the step.
         sums = torch.stack([loss, penalty.to(loss), torch.ones_like(loss)]).detach()
         self._train_sums = sums if self._train_sums is None else self._train_sums + sums
-        return loss + penalty
 
     def on_train_epoch_end(self) -> None:
         if self._train_sums is not None:

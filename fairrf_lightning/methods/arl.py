@@ -93,8 +93,7 @@ class ARLModule(FairRFModule):
             self.adversary.ascend(inputs, target, losses.detach())
             weights = self.adversary.weights(inputs, target)
         self._steps += 1
-        loss = losses.mean()
-        self._train_sums += torch.stack([loss, torch.zeros_like(loss), torch.ones_like(loss)]).detach()
+        self._note_losses(losses.mean(), torch.zeros_like(losses[0]))
         return (weights * losses).mean()
 
     def row_losses(self, logits: Tensor, target: Tensor) -> Tensor:
