@@ -25,17 +25,14 @@ class RelatedBeside(NamedTuple):
 
 
 def sensitive_beside(name: str, groups: Tensor, num_groups: int) -> RelatedBeside:
-    """Return S as 0/1 columns: one if it has two groups that cover all rows, else one a group.
+    """Return S as one 0/1 column a group, as any other category is encoded; id -1 gives zeros.
 
-    >>> sensitive_beside("sex", torch.tensor([0, 1, 1]), 2)
-    RelatedBeside(matrix=tensor([[0.],
-            [1.],
-            [1.]]), columns={'sex': [0]})
+    >>> sensitive_beside("sex", torch.tensor([0, 1, -1]), 2)
+    RelatedBeside(matrix=tensor([[1., 0.],
+            [0., 1.],
+            [0., 0.]]), columns={'sex': [0, 1]})
     """
-    values = indicators(groups, num_groups)
-    if num_groups == 2 and bool((groups >= 0).all()):
-        values = values[:, 1:]  # the other column says the same
-    return RelatedBeside(values, {name: list(range(values.shape[1]))})
+    return RelatedBeside(indicators(groups, num_groups), {name: list(range(num_groups))})
 
 
 def removed_beside(table: pd.DataFrame, related: list[str], train: Tensor) -> RelatedBeside:

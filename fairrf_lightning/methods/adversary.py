@@ -37,22 +37,26 @@ class Adversary(nn.Module):
 
     def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the scores ``f`` of the rows, ``(N,)``."""
-        return (_design(inputs, target) @ self.coefficients.float()).sigmoid()
+        design = _design(inputs, target)
+        with torch.autocast(design.device.type, enabled=False):
+            return (design @ self.coefficients.to(design.dtype)).sigmoid()
 
     @torch.no_grad()
     def weights(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the weights of the rows, ``(N,)``; their mean is 2."""
         scores: Tensor = self(inputs, target)
         total, rows = _sum_over_ranks(torch.stack([scores.sum(), scores.new_tensor(len(scores))]))
-        return 1 + scores / (total / rows).clamp(min=_LEAST_MEAN)
+        weights: Tensor = 1 + scores / (total / rows).clamp(min=_LEAST_MEAN)
+        return weights
 
     @torch.no_grad()
     def gradient(self, inputs: Tensor, target: Tensor, losses: Tensor) -> Tensor:
         """Return the gradient of the mean weighted loss, that is of ``sum f_i l_i / sum f``."""
-        design, losses = _design(inputs, target), losses.float()
+        design = _design(inputs, target)
         scores = self(inputs, target)
-        slopes = scores * (1 - scores)
-        sums = [scores.sum()[None], (scores @ losses)[None], slopes @ design, (slopes * losses) @ design]
+        losses, slopes = losses.to(design.dtype), scores * (1 - scores)
+        with torch.autocast(design.device.type, enabled=False):
+            sums = [torch.stack([scores.sum(), scores @ losses]), slopes @ design, (slopes * losses) @ design]
         packed = _sum_over_ranks(torch.cat(sums))
         total, weighted = packed[0], packed[1]
         slope_sums, loss_slope_sums = packed[2:].chunk(2)
@@ -67,8 +71,9 @@ class Adversary(nn.Module):
 
 
 def _design(inputs: Tensor, target: Tensor) -> Tensor:
-    label = target.float()[:, None]
-    return torch.cat([inputs.float(), label, torch.ones_like(label)], dim=1)
+    inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+    label = target.to(inputs.dtype)[:, None]
+    return torch.cat([inputs, label, torch.ones_like(label)], dim=1)
 
 
 def _sum_over_ranks(values: Tensor) -> Tensor:
