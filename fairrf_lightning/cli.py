@@ -22,6 +22,7 @@ from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
@@ -38,6 +39,7 @@ class FairRFCLI(LightningCLI):
     """LightningCLI with FairRF's callbacks, per-data-set defaults and a table at the end."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument_group("Methods", METHOD_HELP)
         parser.add_lightning_class_args(PretrainCallback, "pretrain")
         parser.add_lightning_class_args(LambdaUpdateCallback, "lambda_update")
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
