@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.grid_command import run_grid
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
@@ -32,6 +34,9 @@ _DEFAULT_LOGGER = {
     "class_path": "lightning.pytorch.loggers.CSVLogger",
     "init_args": {"save_dir": "."},
 }
+
+# Commands of our own; all others are those of LightningCLI.
+_COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"grid": run_grid}
 
 
 class FairRFCLI(LightningCLI):
@@ -130,19 +135,13 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; bad input ends in a few lines and exit code 2."""
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    given = sys.argv[1:] if args is None else args
+    command = _COMMANDS.get(given[0] if given else "")
     try:
-        FairRFCLI(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            parser_class=ShortNameParser,
-            parser_kwargs={"exit_on_error": False},
-            save_config_callback=RunRecord,
-            seed_everything_default=0,
-            trainer_defaults=_TRAINER_DEFAULTS,
-            args=args,
-        )
+        if command is not None:
+            command(given[1:])
+        else:
+            _run_lightning_cli(args)
     except (InputError, MisconfigurationException, ArgumentError) as error:
         _fail(error)
     except ValueError as error:
@@ -150,6 +149,21 @@ def main(args: list[str] | None = None) -> None:
         if explain(error) == str(error):
             raise
         _fail(error)
+
+
+def _run_lightning_cli(args: list[str] | None) -> None:
+    FairRFCLI(
+        LightningModule,
+        LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        parser_class=ShortNameParser,
+        parser_kwargs={"exit_on_error": False},
+        save_config_callback=RunRecord,
+        seed_everything_default=0,
+        trainer_defaults=_TRAINER_DEFAULTS,
+        args=args,
+    )
 
 
 def _fail(error: Exception) -> NoReturn:
