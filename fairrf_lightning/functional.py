@@ -7,7 +7,7 @@ plain sums would cancel.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch import Tensor
 from fairrf_lightning.errors import InputError
 
 Statistic: TypeAlias = Literal["covariance", "correlation"]
+Rule: TypeAlias = Literal["kkt", "worst_case"]
 
 
 class Moments(NamedTuple):
@@ -44,8 +45,9 @@ def batch_moments(
 
     Args:
         preds: Predicted probabilities ``(..., N)``.
-        related: Related columns ``(N, C)`` or ``(..., N, C)``.
-        mask: Rows that count ``(N,)`` or ``(..., N)``; all when ``None``.
+        related: Related columns ``(N, C)``, or ``(..., N, C)`` with leading dimensions that broadcast
+            against those of ``preds``.
+        mask: Rows that count ``(N,)`` or ``(..., N)``, broadcast likewise; all when ``None``.
         squares: Whether the sums of squares are wanted (correlations need them); else they are 0.
     """
     with torch.autocast(preds.device.type, enabled=False):
@@ -54,9 +56,9 @@ def batch_moments(
         # Both sides are centred: with one side only, a column far from 0 costs 3-4 digits in float32.
         if mask is None:
             rows = None
-            count = preds.new_full((*preds.shape[:-1], 1), preds.shape[-1])
+            count = preds.new_full((1,), preds.shape[-1])
         else:
-            rows = mask.bool().expand_as(preds)
+            rows = mask.bool()
             preds, related = preds.where(rows, 0.0), related.where(rows.unsqueeze(-1), 0.0)
             count = rows.sum(-1, keepdim=True).to(dtype)
         mean_preds = preds.sum(-1, keepdim=True) / count.clamp(min=1)
@@ -66,16 +68,23 @@ def batch_moments(
         if rows is not None:
             centred_preds = centred_preds.where(rows, 0.0)
             centred = centred.where(rows.unsqueeze(-1), 0.0)
-        products = (centred_preds.unsqueeze(-2) @ centred).squeeze(-2)
-        mean_related = mean_related.expand_as(products)
+        products = _row_products(centred_preds, centred)
+        count = count.expand_as(mean_preds)
         return Moments(
             count,
             mean_preds,
             centred_preds.square().sum(-1, keepdim=True) if squares else torch.zeros_like(count),
-            mean_related,
+            mean_related.expand_as(products),
             centred.square().sum(-2).expand_as(products) if squares else torch.zeros_like(products),
             products,
         )
+
+
+def _row_products(preds: Tensor, related: Tensor) -> Tensor:
+    if related.ndim > 2 and related.shape[-3] == 1:
+        # Models that share their rows: one matrix product in place of one for each model.
+        return preds @ related.squeeze(-3)
+    return (preds.unsqueeze(-2) @ related).squeeze(-2)
 
 
 def merge_moments(parts: Tensor) -> Moments:
@@ -157,33 +166,50 @@ def feature_penalties(
     return penalties_from_moments(moments, owner, num_features, statistic)
 
 
-def solve_lambda(penalties: Tensor, beta: float | Tensor) -> Tensor:
+def solve_lambda(
+    penalties: Tensor, beta: float | Tensor, rule: Rule = "kkt", chosen: Tensor | None = None
+) -> Tensor:
     """Minimise ``sum_j lambda_j R_j + beta |lambda|^2`` over the simplex, exactly.
 
     The KKT conditions (the paper's section 4) make lambda the Euclidean projection of ``-R / (2 beta)``
-    onto the simplex, found with one sort.
+    onto the simplex, found with one sort. With ``rule="worst_case"`` it is that of ``+R / (2 beta)``,
+    which maximises ``sum_j lambda_j R_j - beta |lambda|^2``: weight goes to what still correlates.
 
     Args:
         penalties: ``R`` of shape ``(..., K)``.
         beta: Positive; a float or a tensor that broadcasts to ``(...)``. Large: towards ``1 / K``.
+        rule: ``"kkt"`` (the paper's) or ``"worst_case"``.
+        chosen: Features that may have weight, boolean and broadcast to ``(..., K)``; all when ``None``.
 
     Returns:
         Weights ``(..., K)``, each row on the simplex.
 
     >>> solve_lambda(torch.tensor([0.1, 0.2, 0.9]), beta=0.5)
     tensor([0.5500, 0.4500, 0.0000])
+    >>> solve_lambda(torch.tensor([0.1, 0.2, 0.9]), beta=0.5, rule="worst_case")
+    tensor([0.0333, 0.1333, 0.8333])
     """
     check_beta(beta)
+    check_rule(rule)
     # MPS has no float64; elsewhere it keeps the KKT residual at rounding level for any beta.
     wide = torch.float32 if penalties.device.type == "mps" else torch.float64
-    excess = penalties.to(wide) - penalties.to(wide).amin(-1, keepdim=True)
-    point = -excess / (2 * torch.as_tensor(beta, dtype=wide, device=excess.device).unsqueeze(-1))
+    ranked = penalties.to(wide) if rule == "worst_case" else -penalties.to(wide)
+    if chosen is not None:
+        ranked = ranked.where(chosen, -torch.inf)
+    excess = ranked - ranked.amax(-1, keepdim=True)
+    point = excess / (2 * torch.as_tensor(beta, dtype=wide, device=excess.device).unsqueeze(-1))
     ordered = point.sort(dim=-1, descending=True).values
     surplus = ordered.cumsum(-1) - 1
     rank = torch.arange(1, point.shape[-1] + 1, device=point.device)
     support = (ordered * rank > surplus).sum(-1, keepdim=True).clamp(min=1)
     threshold = surplus.gather(-1, support - 1) / support
     return (point - threshold).clamp(min=0).to(penalties.dtype)
+
+
+def check_rule(rule: str) -> None:
+    """Raise :class:`InputError` unless ``rule`` is one that lambda can be solved by."""
+    if rule not in get_args(Rule):
+        raise InputError(f"rule = {rule!r}: expected 'kkt' (the paper's) or 'worst_case'.")
 
 
 def check_beta(beta: float | Tensor) -> None:

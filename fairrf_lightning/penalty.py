@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import (
     Moments,
+    Rule,
     Statistic,
     batch_moments,
     merge_moments,
@@ -54,12 +55,14 @@ class RelatedFeaturePenalty(nn.Module):
     Args:
         related: Column numbers of the input for each related feature.
         eta: Weight of the penalty, 0 or more; 0 is the vanilla model. A tensor ``(M,)`` serves ``M``
-            stacked models with predictions ``(M, N)``.
+            stacked models with predictions ``(M, N)``; more leading dimensions are allowed.
         statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
         given: ``"all"`` rows (demographic parity) or the ``"positives"`` (equal opportunity).
         initial_weights: lambda to start from, by feature name; ``1 / K`` each when ``None``.
         from_logits: Whether predictions are logits (``(N,)``, ``(N, 1)`` or ``(N, 2)``) or the
             probabilities of the positive class.
+        chosen: Which of the features count for each stacked model, boolean ``(M, K)``; all when
+            ``None``. The others keep a lambda of 0.
 
     >>> penalty = RelatedFeaturePenalty({"age": [0], "relationship": [1, 2]}, eta=0.5)
     >>> inputs = torch.tensor([[1.0, 0.0, 1.0], [-1.0, 1.0, 0.0]])
@@ -72,6 +75,7 @@ class RelatedFeaturePenalty(nn.Module):
     weights: Tensor
     columns: Tensor
     owner: Tensor
+    chosen: Tensor | None
 
     def __init__(
         self,
@@ -82,6 +86,7 @@ class RelatedFeaturePenalty(nn.Module):
         initial_weights: Mapping[str, float] | None = None,
         *,
         from_logits: bool = True,
+        chosen: Tensor | None = None,
     ) -> None:
         super().__init__()
         _check_related(related)
@@ -104,9 +109,12 @@ class RelatedFeaturePenalty(nn.Module):
         columns = [c for feature in related.values() for c in feature]
         owner = [j for j, feature in enumerate(related.values()) for _ in feature]
         start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
+        if chosen is not None:
+            start = _restricted(start, chosen)
         self.register_buffer("weights", start)
         self.register_buffer("columns", torch.tensor(columns), persistent=False)
         self.register_buffer("owner", torch.tensor(owner), persistent=False)
+        self.register_buffer("chosen", chosen, persistent=False)
 
     def forward(self, preds: Tensor, inputs: Tensor, target: Tensor | None = None) -> Tensor:
         """Return the penalty, a scalar (``(M,)`` for stacked models).
@@ -157,7 +165,7 @@ class RelatedFeaturePenalty(nn.Module):
         return self.eta * (self.weights * penalties).sum(-1)
 
     @torch.no_grad()
-    def update_weights(self, beta: float | Tensor) -> Tensor | None:
+    def update_weights(self, beta: float | Tensor, rule: Rule = "kkt") -> Tensor | None:
         """Solve for lambda from the rows since the last update; return their ``R`` (``None``: no rows)."""
         if not self._pending:
             return None
@@ -169,7 +177,7 @@ class RelatedFeaturePenalty(nn.Module):
                 "the predictions have diverged. Lower the learning rate or clip gradients."
             )
         # Out of place: autograd may still hold the old weights between forward and backward.
-        self.weights = solve_lambda(penalties, beta).to(self.weights.dtype)
+        self.weights = solve_lambda(penalties, beta, rule, self.chosen).to(self.weights.dtype)
         self._pending = []
         return penalties
 
@@ -208,6 +216,16 @@ def _check_related(related: Mapping[str, Sequence[int]]) -> None:
             raise InputError(
                 f"related[{name!r}] = {columns!r}: expected the feature's column numbers, 0 or more."
             )
+
+
+def _restricted(weights: Tensor, chosen: Tensor) -> Tensor:
+    weights = weights.where(chosen, 0.0)
+    if chosen.shape != weights.shape or not bool((weights.sum(-1) > 0).all()):
+        raise InputError(
+            f"chosen of shape {tuple(chosen.shape)}: expected {tuple(weights.shape)}, with a feature of "
+            "positive weight for each model."
+        )
+    return weights / weights.sum(-1, keepdim=True)
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

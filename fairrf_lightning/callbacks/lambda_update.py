@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
 
 from fairrf_lightning.callbacks.lookup import find_penalties
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.functional import check_beta
+from fairrf_lightning.functional import Rule, check_beta, check_rule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 _COLLAPSED = 0.999
@@ -23,15 +25,21 @@ class LambdaUpdateCallback(Callback):
 
     Args:
         beta: Weight of ``|lambda|^2``: large values keep lambda near ``1 / K``, small ones let it
-            collapse onto the feature with the smallest penalty.
+            collapse onto the feature with the smallest penalty. A list serves stacked models, one
+            value each.
         every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed.
+        rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
+            still correlates).
 
     >>> LambdaUpdateCallback(beta=0.5, every_n_steps=50).state_dict()
     {'steps_since_update': 0, 'last_global_step': 0}
     """
 
-    def __init__(self, beta: float = 0.5, every_n_steps: int | None = 50) -> None:
-        check_beta(beta)
+    def __init__(
+        self, beta: float | list[float] = 0.5, every_n_steps: int | None = 50, rule: Rule = "kkt"
+    ) -> None:
+        check_beta(_as_tensor(beta))
+        check_rule(rule)
         if every_n_steps is not None and every_n_steps < 1:
             raise InputError(
                 f"every_n_steps = {every_n_steps}: expected 1 or more optimiser steps between "
@@ -39,6 +47,7 @@ class LambdaUpdateCallback(Callback):
             )
         self.beta = beta
         self.every_n_steps = every_n_steps
+        self.rule: Rule = rule
         self._steps_since_update = 0
         self._last_global_step = 0
         self._warned = False
@@ -63,15 +72,16 @@ class LambdaUpdateCallback(Callback):
                 self._update(penalty)
 
     def _update(self, penalty: RelatedFeaturePenalty) -> None:
-        if penalty.update_weights(self.beta) is None or self._warned or penalty.weights.ndim > 1:
+        updated = penalty.update_weights(_as_tensor(self.beta), self.rule) is not None
+        if not updated or self._warned or penalty.weights.ndim > 1:
             return
         largest = int(penalty.weights.argmax())
         if len(penalty.weights) > 1 and float(penalty.weights[largest]) > _COLLAPSED:
             self._warned = True
             rank_zero_warn(
                 f"lambda has collapsed onto {penalty.feature_names[largest]!r}, the related feature "
-                "with the smallest penalty: the others are no longer held down. Raise beta "
-                f"(now {self.beta}), or leave lambda fixed (every_n_steps=None)."
+                f"with the {'smallest' if self.rule == 'kkt' else 'largest'} penalty: the others are no "
+                f"longer held down. Raise beta (now {self.beta}), or leave lambda fixed (every_n_steps=None)."
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,3 +95,7 @@ class LambdaUpdateCallback(Callback):
         """Go on where the checkpoint was."""
         self._steps_since_update = state_dict["steps_since_update"]
         self._last_global_step = state_dict["last_global_step"]
+
+
+def _as_tensor(beta: float | list[float]) -> float | Tensor:
+    return torch.tensor(beta, dtype=torch.float64) if isinstance(beta, list) else beta

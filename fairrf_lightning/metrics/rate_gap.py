@@ -29,10 +29,10 @@ _CONTRASTS = {
 
 
 def rate_gap(rates: Tensor, reduction: Reduction) -> Tensor:
-    """Return the gap between groups ``(G,)``, the larger one of several conditions ``(C, G)``."""
+    """Return the gap between groups, the largest one of the conditions: ``(..., C, G)`` to ``(...)``."""
     if reduction == "gap":
-        return (rates.amax(-1) - rates.amin(-1)).amax()
-    return (rates - rates.mean(-1, keepdim=True)).abs().mean(-1).amax()
+        return (rates.amax(-1) - rates.amin(-1)).amax(-1)
+    return (rates - rates.mean(-1, keepdim=True)).abs().mean(-1).amax(-1)
 
 
 class RateGap(Metric):

@@ -1,0 +1,117 @@
+"""What distinguishes the models of an experiment, and what they have in common."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.functional import Statistic, check_beta
+from fairrf_lightning.penalty import Given
+
+BackboneName: TypeAlias = Literal["mlp", "linear", "svm"]
+LambdaRule: TypeAlias = Literal["kkt", "worst_case", "fixed"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "backbone": get_args(BackboneName),
+    "rule": get_args(LambdaRule),
+    "statistic": get_args(Statistic),
+    "given": get_args(Given),
+}
+
+
+class Recipe(NamedTuple):
+    """What the models of one stack share; settings that differ in it train as separate stacks."""
+
+    backbone: BackboneName
+    dropout: float
+    statistic: Statistic
+    given: Given
+    rule: LambdaRule
+    uses_sensitive: bool
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to train a model; with a seed it is a model.
+
+    Args:
+        eta: Weight of the penalty; 0 is the vanilla model.
+        beta: Weight of ``|lambda|^2``.
+        related: Related features; by default those of the data module.
+        removed: Features that are no inputs of the model (RemoveR); they may still be related.
+        rule: How lambda follows the penalties: ``"kkt"``, ``"worst_case"``, or ``"fixed"``.
+        statistic: ``"covariance"`` or ``"correlation"``.
+        given: ``"all"`` rows or the ``"positives"``.
+        backbone: ``"mlp"``, ``"linear"`` or ``"svm"``.
+        dropout: Dropout of the MLP.
+        uses_sensitive: Whether S may be a related feature (ConstrainS). It then is in the training
+            batches, for the penalty only; it stays no input of the model.
+        method: A name for reports.
+
+    >>> Setting(eta=0.6).recipe.backbone
+    'mlp'
+    """
+
+    eta: float = 0.3
+    beta: float = 0.5
+    related: tuple[str, ...] | None = None
+    removed: tuple[str, ...] = ()
+    rule: LambdaRule = "kkt"
+    statistic: Statistic = "covariance"
+    given: Given = "all"
+    backbone: BackboneName = "mlp"
+    dropout: float = 0.1
+    uses_sensitive: bool = False
+    method: str = "fairrf"
+
+    def __post_init__(self) -> None:
+        check_beta(self.beta)
+        if not 0 <= self.eta < float("inf"):
+            raise InputError(f"eta = {self.eta}: expected 0 (no penalty) or a positive number.")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise InputError(f"{name} = {value!r}: no such choice; {did_you_mean(str(value), choices)}")
+
+    @property
+    def recipe(self) -> Recipe:
+        """What it has to share with other settings to be trained in one stack with them."""
+        # Dropout says nothing to a linear model: it must not keep equal recipes apart.
+        dropout = self.dropout if self.backbone == "mlp" else 0.0
+        return Recipe(self.backbone, dropout, self.statistic, self.given, self.rule, self.uses_sensitive)
+
+    def related_in(self, data: TabularDataModule) -> tuple[str, ...]:
+        """Return the related features on these data."""
+        return tuple(data.related) if self.related is None else self.related
+
+    def as_row(self, data: TabularDataModule) -> dict[str, Any]:
+        """Return its options as the values of a row of results."""
+        joined = {"related": "+".join(self.related_in(data)), "removed": "+".join(self.removed)}
+        return {"method": self.method} | asdict(self) | joined
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast all models of an experiment train.
+
+    Args:
+        epochs: Epochs in all; the best one by validation objective is kept.
+        pretrain_epochs: Epochs without the penalty at the beginning.
+        update_every: Optimiser steps between updates of lambda.
+        lr: Learning rate of Adam.
+    """
+
+    epochs: int = 20
+    pretrain_epochs: int = 1
+    update_every: int = 50
+    lr: float = 1e-3
+
+    def __post_init__(self) -> None:
+        least = {"epochs": 1, "pretrain_epochs": 0, "update_every": 1}
+        for name, minimum in least.items():
+            if getattr(self, name) < minimum:
+                raise InputError(f"{name} = {getattr(self, name)}: expected {minimum} or more.")
+        if not self.lr > 0:
+            raise InputError(f"lr = {self.lr}: expected a positive learning rate.")

@@ -1,0 +1,148 @@
+"""Train one stack: settings with one recipe over some seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from lightning import Callback, Trainer
+from torch import Tensor, nn
+
+from fairrf_lightning.backbones import MLP, Linear, LinearSVM
+from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.experiments.selection import KeepBestWeights
+from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
+from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
+from fairrf_lightning.experiments.stacked_data import StackedData
+from fairrf_lightning.experiments.stacked_module import StackedModule
+from fairrf_lightning.penalty import RelatedFeaturePenalty
+
+MakeData = Callable[..., TabularDataModule]
+
+
+class Stack:
+    """Settings of one recipe, each trained with each seed, as one LightningModule.
+
+    Args:
+        make_data: Returns the data module; called with ``seed=...``, and with
+            ``include_sensitive=True`` where the recipe uses S.
+        settings: The settings, all with the same recipe.
+        seeds: Each seed is a split, an order of batches and an initialisation.
+        schedule: How long and how fast to train.
+    """
+
+    def __init__(
+        self,
+        make_data: MakeData,
+        settings: Sequence[Setting],
+        seeds: Sequence[int],
+        schedule: Schedule | None = None,
+    ) -> None:
+        (self.recipe,) = {setting.recipe for setting in settings}
+        self.settings = list(settings)
+        self.seeds = list(seeds)
+        self.schedule = schedule or Schedule()
+        self.best = KeepBestWeights()
+        parts, self._hidden = _read(make_data, self.recipe, self.seeds)
+        self.data = StackedData(parts)
+        self.module = self._build_module(parts[0])
+
+    def fit(self, callbacks: Sequence[Callback] = (), *, select: bool = True, **trainer_options: Any) -> None:
+        """Train all models, then put the weights of each one's best epoch back.
+
+        Args:
+            callbacks: More callbacks of the trainer.
+            select: Whether to choose the best epoch; else the last weights stay.
+            trainer_options: Options of Lightning's ``Trainer``.
+        """
+        own = [PretrainCallback(epochs=self.schedule.pretrain_epochs), self.best]
+        if self.recipe.rule != "fixed":
+            betas = [setting.beta for setting in self.settings]
+            own.append(LambdaUpdateCallback(betas, self.schedule.update_every, self.recipe.rule))
+        trainer = _quiet_trainer(
+            **{"max_epochs": self.schedule.epochs, "callbacks": [*own, *callbacks]} | trainer_options
+        )
+        trainer.fit(self.module, datamodule=self.data)
+        if select:
+            self.best.restore(self.module)
+
+    def evaluate(self) -> dict[str, Tensor]:
+        """Return ``val_`` and ``test_`` measures of all models, ``(S, P)`` each."""
+        trainer = _quiet_trainer()
+        values: dict[str, Tensor] = {}
+        for stage, run in (("val", trainer.validate), ("test", trainer.test)):
+            run(self.module, datamodule=self.data, verbose=False)
+            values |= {f"{stage}_{name}": value for name, value in self.module.results.items()}
+        return values
+
+    def _build_module(self, data: TabularDataModule) -> StackedModule:
+        owners = data.encoder.owners
+        features = list(dict.fromkeys(f for setting in self.settings for f in setting.related_in(data)))
+        for name in features:
+            _check_feature(name, owners, self.recipe, data)
+        chosen = torch.tensor(
+            [[f in setting.related_in(data) for f in features] for setting in self.settings]
+        )
+        shape = (len(self.seeds), len(self.settings))
+        penalty = RelatedFeaturePenalty(
+            {name: owners[name] for name in features},
+            eta=torch.tensor([setting.eta for setting in self.settings]).expand(shape).clone(),
+            statistic=self.recipe.statistic,
+            given=self.recipe.given,
+            chosen=chosen.expand(*shape, -1).clone(),
+        )
+        backbone = StackedBackbone(_backbone_maker(self.recipe), self.seeds, self._input_columns(owners))
+        return StackedModule(backbone, penalty, data.num_groups, self.schedule.lr)
+
+    def _input_columns(self, owners: dict[str, list[int]]) -> Tensor:
+        columns = torch.ones(len(self.settings), sum(map(len, owners.values())), dtype=torch.bool)
+        for row, setting in zip(columns, self.settings, strict=True):
+            for name in (*setting.removed, *self._hidden):
+                if name not in owners:
+                    raise InputError(f"removed: there is no feature '{name}'; {did_you_mean(name, owners)}")
+                row[owners[name]] = False
+        return columns
+
+
+def _read(
+    make_data: MakeData, recipe: Recipe, seeds: Sequence[int]
+) -> tuple[list[TabularDataModule], tuple[str, ...]]:
+    """Return the data of each seed, and the features that no model has as inputs."""
+    parts = [make_data(seed=seed) for seed in seeds]
+    hidden: tuple[str, ...] = ()
+    if recipe.uses_sensitive and parts[0].sensitive is not None and not parts[0].include_sensitive:
+        hidden = (parts[0].sensitive,)
+        parts = [make_data(seed=seed, include_sensitive=True) for seed in seeds]
+    parts[0].prepare_data()
+    return parts, hidden
+
+
+def _check_feature(name: str, owners: dict[str, list[int]], recipe: Recipe, data: TabularDataModule) -> None:
+    if name == data.sensitive and not recipe.uses_sensitive:
+        raise InputError(
+            f"related: '{name}' is the sensitive attribute; say uses_sensitive=True to train with it."
+        )
+    if name not in owners:
+        raise InputError(f"related: there is no feature '{name}'; {did_you_mean(name, owners)}")
+
+
+def _backbone_maker(recipe: Recipe) -> Callable[[int], nn.Module]:
+    if recipe.backbone == "mlp":
+        return partial(MLP, dropout=recipe.dropout)
+    return Linear if recipe.backbone == "linear" else LinearSVM
+
+
+def _quiet_trainer(**options: Any) -> Trainer:
+    defaults = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        "devices": 1,
+    }
+    return Trainer(**defaults | options)
