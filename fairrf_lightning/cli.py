@@ -22,6 +22,7 @@ from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
@@ -33,11 +34,17 @@ _DEFAULT_LOGGER = {
     "init_args": {"save_dir": "."},
 }
 
+# Commands of our own, imported when they are called; all others are those of LightningCLI.
+_COMMANDS = {
+    "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
+}
+
 
 class FairRFCLI(LightningCLI):
     """LightningCLI with FairRF's callbacks, per-data-set defaults and a table at the end."""
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument_group("Methods", METHOD_HELP)
         parser.add_lightning_class_args(PretrainCallback, "pretrain")
         parser.add_lightning_class_args(LambdaUpdateCallback, "lambda_update")
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
@@ -75,6 +82,8 @@ class FairRFCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Build the model for the data now: some callbacks copy it before Lightning's own setup."""
+        if self.subcommand != "fit":
+            return  # a table's columns may be known from the checkpoint only, which is not restored yet
         if isinstance(self.model, FairRFModule) and hasattr(self.datamodule, "related_columns"):
             self.datamodule.prepare_data()
             self.model.adapt_to(self.datamodule)
@@ -130,19 +139,14 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; bad input ends in a few lines and exit code 2."""
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    given = sys.argv[1:] if args is None else args
+    command = _COMMANDS.get(given[0] if given else "")
     try:
-        FairRFCLI(
-            LightningModule,
-            LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            parser_class=ShortNameParser,
-            parser_kwargs={"exit_on_error": False},
-            save_config_callback=RunRecord,
-            seed_everything_default=0,
-            trainer_defaults=_TRAINER_DEFAULTS,
-            args=args,
-        )
+        if command is not None:
+            module, function = command
+            getattr(import_module(module), function)(given[1:])
+        else:
+            _run_lightning_cli(args)
     except (InputError, MisconfigurationException, ArgumentError) as error:
         _fail(error)
     except ValueError as error:
@@ -150,6 +154,21 @@ def main(args: list[str] | None = None) -> None:
         if explain(error) == str(error):
             raise
         _fail(error)
+
+
+def _run_lightning_cli(args: list[str] | None) -> None:
+    FairRFCLI(
+        LightningModule,
+        LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        parser_class=ShortNameParser,
+        parser_kwargs={"exit_on_error": False},
+        save_config_callback=RunRecord,
+        seed_everything_default=0,
+        trainer_defaults=_TRAINER_DEFAULTS,
+        args=args,
+    )
 
 
 def _fail(error: Exception) -> NoReturn:

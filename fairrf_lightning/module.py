@@ -23,7 +23,8 @@ class FairRFModule(LightningModule):
     """Trains a binary classifier with the FairRF penalty (the paper's Eq. 9).
 
     Batches are dicts with ``inputs``, ``target`` and, outside training, ``groups``, or tuples in that
-    order. Without ``n_features`` and ``related`` both are taken from the data module.
+    order; dicts may carry ``related``, columns for the penalty that are no inputs. Without
+    ``n_features`` and ``related`` both are taken from the data module.
 
     Logs ``train_loss`` (task loss), ``train_penalty``, ``lambda/<feature>``; on validation ``val_loss``,
     ``val_penalty``, ``val_objective`` (their sum: what the checkpoint is chosen by), ``val_acc``,
@@ -33,6 +34,8 @@ class FairRFModule(LightningModule):
     Args:
         n_features: Number of input columns.
         related: Column numbers of the inputs for each related feature.
+        related_width: Number of columns that batches carry under ``related``, which the numbers in
+            ``related`` then refer to; by default they refer to the inputs.
         backbone: Takes the number of input columns and returns a module that maps inputs to logits;
             or such a module itself.
         eta: Weight of the penalty; 0 is the vanilla model. ``None``: 0.3, or the command line takes
@@ -54,6 +57,7 @@ class FairRFModule(LightningModule):
         n_features: int | None = None,
         related: dict[str, list[int]] | None = None,
         *,
+        related_width: int | None = None,
         backbone: Callable[[int], nn.Module] = MLP,
         eta: float | None = None,
         statistic: Statistic = "covariance",
@@ -85,7 +89,7 @@ class FairRFModule(LightningModule):
         self._make_penalty({name: [0] for name in initial_weights or ["any"]})
         self._train_sums: Tensor | None = None
         if n_features is not None and related is not None:
-            self._build(n_features, related, num_groups or 2)
+            self._build(n_features, related, num_groups or 2, related_width)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of the rows."""
@@ -111,26 +115,37 @@ class FairRFModule(LightningModule):
                 "related={'age': [0], ...}, or a data module with the attributes n_features and "
                 "related_columns."
             )
-        self._build(data.n_features, data.related_columns, getattr(data, "num_groups", 2))
+        num_groups = getattr(data, "num_groups", 2)
+        width = getattr(data, "related_width", None)
+        self._build(data.n_features, data.related_columns, num_groups, width)
 
-    def _build(self, n_features: int, related: Mapping[str, list[int]], num_groups: int) -> None:
-        beyond = {name: cols for name, cols in related.items() if max(cols, default=0) >= n_features}
-        if beyond:
-            raise InputError(f"related = {beyond}: the inputs have columns 0 to {n_features - 1}.")
+    def _build(
+        self, n_features: int, related: Mapping[str, list[int]], num_groups: int, width: int | None
+    ) -> None:
+        of, last = ("inputs", n_features - 1) if width is None else ("batches' related columns", width - 1)
+        if beyond := {name: cols for name, cols in related.items() if max(cols, default=0) > last}:
+            raise InputError(f"related = {beyond}: the {of} have columns 0 to {last}.")
         self.penalty = self._make_penalty(related)
         made = self._make_backbone
         self.backbone = made if isinstance(made, nn.Module) else made(n_features)
         columns = {name: list(cols) for name, cols in related.items()}
-        self.hparams.update(n_features=n_features, related=columns)
+        self.hparams.update(n_features=n_features, related=columns, related_width=width)
         self._build_metrics(num_groups)
 
     def _build_metrics(self, num_groups: int) -> None:
-        self.val_metrics = EvaluationMetrics(self.penalty, num_groups)
-        self.test_metrics = EvaluationMetrics(self.penalty, num_groups)
+        self.val_metrics = EvaluationMetrics(self.penalty, num_groups).to(self.device)
+        self.test_metrics = EvaluationMetrics(self.penalty, num_groups).to(self.device)
         self.hparams.update(num_groups=num_groups)
 
+    def on_validation_start(self) -> None:
+        self._compare_groups_of(getattr(self.trainer, "datamodule", None))
+
+    def on_test_start(self) -> None:
+        self._compare_groups_of(getattr(self.trainer, "datamodule", None))
+
     def _compare_groups_of(self, data: LightningDataModule | None) -> None:
-        # A checkpoint can be tested on other groups than those it was trained with.
+        # A checkpoint can be tested on other groups than those it was trained with. Some data modules
+        # know theirs in setup, others only when their own part of the checkpoint is restored.
         num_groups = getattr(data, "num_groups", self.hparams["num_groups"])
         if num_groups != self.hparams["num_groups"]:
             self._build_metrics(num_groups)
@@ -158,11 +173,14 @@ class FairRFModule(LightningModule):
         inputs, target, _ = unpack_batch(batch)
         logits = self(inputs)
         loss = self.task_loss(logits, target)
-        penalty: Tensor = self.penalty(logits, inputs, target)
+        penalty: Tensor = self.penalty(logits, self._related_of(batch, inputs), target)
+        self._note_losses(loss, penalty)
+        return loss + penalty
+
+    def _note_losses(self, loss: Tensor, penalty: Tensor) -> None:
         # Summed here and logged once an epoch: self.log in each step costs as much as the step.
         sums = torch.stack([loss, penalty.to(loss), torch.ones_like(loss)]).detach()
         self._train_sums = sums if self._train_sums is None else self._train_sums + sums
-        return loss + penalty
 
     def on_train_epoch_end(self) -> None:
         if self._train_sums is not None:
@@ -180,7 +198,19 @@ class FairRFModule(LightningModule):
     def _evaluate(self, batch: Any, metrics: EvaluationMetrics) -> None:
         inputs, target, groups = unpack_batch(batch)
         logits = self(inputs)
-        metrics.update(self.task_loss(logits, target), logits, inputs, target, groups)
+        related = self._related_of(batch, inputs)
+        metrics.update(self.task_loss(logits, target), logits, related, target, groups)
+
+    def _related_of(self, batch: Any, inputs: Tensor) -> Tensor:
+        if self.hparams["related_width"] is None:
+            return inputs
+        if not isinstance(batch, Mapping) or "related" not in batch:
+            raise InputError(
+                "the related columns are no inputs of this model, and the batch does not carry them: "
+                "give batches with the key 'related'."
+            )
+        related: Tensor = batch["related"]
+        return related
 
     def on_validation_epoch_end(self) -> None:
         scalars, penalties = self.val_metrics.compute()

@@ -50,7 +50,10 @@ def _notes(trainer: Trainer, module: LightningModule, metrics: dict[str, float],
     elif hasattr(data, "group_names"):
         yield f"Groups: {', '.join(data.group_names)}. {_quarantine(trainer, data)}"
     penalty: Any = getattr(module, "penalty", None)
-    if penalty is not None:
+    describe: Any = getattr(module, "describe", None)
+    if describe is not None:
+        yield describe()
+    elif penalty is not None:
         weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
         shown = ", ".join(f"{name} {weight:.2f}" for name, weight in weights)
         yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}" if penalty.eta else " (vanilla)")
@@ -61,5 +64,9 @@ def _notes(trainer: Trainer, module: LightningModule, metrics: dict[str, float],
 def _quarantine(trainer: Trainer, data: Any) -> str:
     if trainer.ckpt_path and not data.is_restored:
         return "The checkpoint does not say which columns it was trained on."
-    seen = "with" if data.sensitive in data.trained_columns else "without"
-    return f"Trained {seen}: {data.sensitive}."
+    if data.sensitive in data.trained_columns:
+        return f"Trained with: {data.sensitive}."
+    if data.expose_sensitive:
+        return f"Trained with: {data.sensitive} in the penalty, not as an input."
+    absent = [data.sensitive, *(data.related if data.remove_related else ())]
+    return f"Trained without: {', '.join(absent)}."

@@ -12,6 +12,7 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.methods.command_line import expand_method
 
 SHORT_NAMES = {
     "data": {
@@ -19,8 +20,12 @@ SHORT_NAMES = {
         "compas": "fairrf_lightning.datamodules.COMPASDataModule",
         "lsac": "fairrf_lightning.datamodules.LSACDataModule",
         "synthetic": "fairrf_lightning.datamodules.SyntheticDataModule",
+        "table": "fairrf_lightning.datamodules.TableDataModule",
     },
-    "model": {"fairrf": "fairrf_lightning.FairRFModule"},
+    "model": {
+        "arl": "fairrf_lightning.methods.ARLModule",
+        "fairrf": "fairrf_lightning.FairRFModule",
+    },
     "model.backbone": {
         "mlp": "fairrf_lightning.backbones.MLP",
         "linear": "fairrf_lightning.backbones.Linear",
@@ -42,7 +47,7 @@ class ShortNameParser(LightningArgumentParser):
 
     def parse_args(self, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
         given = sys.argv[1:] if args is None else [str(arg) for arg in args]
-        return super().parse_args(list(expand_args(given)), *rest, **kwargs)
+        return super().parse_args(list(expand_args(expand_method(given))), *rest, **kwargs)
 
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
         return super().parse_object(expand_config(cfg_obj), *rest, **kwargs)

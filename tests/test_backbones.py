@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from sklearn.metrics import hinge_loss  # type: ignore[import-untyped]
+from sklearn.metrics import hinge_loss
 from torch import nn
 
 from fairrf_lightning.backbones import MLP, Linear, LinearSVM

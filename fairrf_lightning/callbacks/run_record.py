@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -60,5 +61,8 @@ def _data(trainer: Trainer) -> dict[str, Any]:
         "related": data.related_columns,
         "sensitive": data.sensitive,
         "include_sensitive": data.include_sensitive,
+        "expose_sensitive": data.expose_sensitive,
+        "remove_related": data.remove_related,
+        "ksmote": None if data.ksmote is None else asdict(data.ksmote),
         "groups": data.group_names,
     }

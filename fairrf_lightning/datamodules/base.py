@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -13,9 +14,15 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from fairrf_lightning.datamodules.beside import (
+    RelatedBeside,
+    check_beside,
+    indicators,
+    sensitive_beside,
+)
 from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
-from fairrf_lightning.datamodules.loader import TensorBatches
+from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import (
     check_at_least,
     check_related,
@@ -24,6 +31,7 @@ from fairrf_lightning.datamodules.options import (
 )
 from fairrf_lightning.datamodules.quarantine import check_stand_ins
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+from fairrf_lightning.methods.ksmote import KSMOTE
 
 
 class TabularDataModule(LightningDataModule, ABC):
@@ -32,9 +40,10 @@ class TabularDataModule(LightningDataModule, ABC):
     A subclass names its columns and files and implements :meth:`read`. The split and the order of
     the training batches follow from ``seed``; the encoding is learned from the training rows.
     Batches are dicts: ``inputs`` ``(N, D)`` and ``target`` ``(N,)`` in training, where S is never
-    among them; also ``groups`` ``(N,)``, the ids of S, in validation and testing; ``inputs`` and
-    ``row``, the row numbers in the table as read, in prediction. What is public after
-    :meth:`setup` is set up on first use.
+    among them; also ``groups`` ``(N,)``, the ids of S, in validation and testing; columns for the
+    penalty that are no inputs, if there are any, as ``related`` in all three (only
+    ``expose_sensitive`` puts S there); ``inputs`` and ``row``, the row numbers in the table as read,
+    in prediction. What is public after :meth:`setup` is set up on first use.
 
     A checkpoint keeps seed, split, encoding and the columns seen in training, and they are restored
     with it: whatever the options, a checkpoint is never tested on rows that it was trained on.
@@ -46,13 +55,18 @@ class TabularDataModule(LightningDataModule, ABC):
         batch_size: Training rows per batch and process.
         eval_batch_size: Rows per batch and process in validation, testing and prediction.
         include_sensitive: Make S an input of the model, as the code of the paper's authors does.
+        expose_sensitive: Let the penalty, not the model, see S in training, in place of the related
+            features (ConstrainS).
+        remove_related: Take the related features out of the inputs (RemoveR).
+        ksmote: Balance classes within clusters of the training rows, and let the penalty see the
+            clusters in place of the related features; ``{}`` for the defaults.
         split: Shares of the training, validation and test rows.
         seed: Seed of the split and of the training order; by default that of ``seed_everything``.
         data_dir: Directory that holds the files, if they are not to be fetched.
     """
 
     target: str
-    sensitive: str
+    sensitive: str | None
     columns: tuple[str, ...] | None = None  # all columns but the target, when known beforehand
     default_related: tuple[str, ...] = ()
     default_groups: tuple[str, ...] | Literal["all"] = "all"
@@ -68,6 +82,9 @@ class TabularDataModule(LightningDataModule, ABC):
         batch_size: int = 512,
         eval_batch_size: int = 8192,
         include_sensitive: bool = False,
+        expose_sensitive: bool = False,
+        remove_related: bool = False,
+        ksmote: KSMOTE | None = None,
         split: tuple[float, float, float] = (0.5, 0.2, 0.3),
         seed: int | None = None,
         data_dir: str | None = None,
@@ -82,12 +99,20 @@ class TabularDataModule(LightningDataModule, ABC):
         self.batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.include_sensitive = include_sensitive
+        check_beside(
+            expose_sensitive=expose_sensitive, remove_related=remove_related, ksmote=ksmote is not None
+        )
+        self.expose_sensitive = expose_sensitive
+        self.remove_related = remove_related
+        self.ksmote = ksmote
         self.split = split
         self.seed = seed
         self.data_dir = data_dir
         self.split_seed = 0
         self._parts: dict[str, dict[str, Tensor]] = {}
+        self._beside: RelatedBeside | None = None
         self._loaded: dict[str, Any] | None = None
+        self._group_names: list[str] = []
         if self.columns is not None:
             self._check_related(self.columns)
 
@@ -102,26 +127,26 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 - all stages share one table
         """Read, split and encode the table, once."""
-        if not self._parts:
+        if not self._is_built:
             followed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
             self.split_seed = followed if self.seed is None else self.seed
             self._build()
 
-    def train_dataloader(self) -> TensorBatches:
-        """Return the training batches, without S."""
+    def train_dataloader(self) -> EpochBatches:
+        """Return the training batches, without S unless it is exposed."""
         # to overfit is to repeat the same batches
         shuffle = not getattr(self.trainer, "overfit_batches", 0)
-        return self._loader("train", ("inputs", "target"), self.batch_size, shuffle=shuffle)
+        return self._loader("train", ("inputs", "target", "related"), self.batch_size, shuffle=shuffle)
 
-    def val_dataloader(self) -> TensorBatches:
+    def val_dataloader(self) -> EpochBatches:
         """Return the validation batches; S is there for the metrics."""
-        return self._loader("val", ("inputs", "target", "groups"), self.eval_batch_size)
+        return self._loader("val", ("inputs", "target", "related", "groups"), self.eval_batch_size)
 
-    def test_dataloader(self) -> TensorBatches:
+    def test_dataloader(self) -> EpochBatches:
         """Return the test batches; S is there for the metrics."""
-        return self._loader("test", ("inputs", "target", "groups"), self.eval_batch_size)
+        return self._loader("test", ("inputs", "target", "related", "groups"), self.eval_batch_size)
 
-    def predict_dataloader(self) -> TensorBatches:
+    def predict_dataloader(self) -> EpochBatches:
         """Return the test rows without target and S, with their row numbers."""
         return self._loader("test", ("inputs", "row"), self.eval_batch_size)
 
@@ -143,9 +168,17 @@ class TabularDataModule(LightningDataModule, ABC):
 
     @property
     def related_columns(self) -> dict[str, list[int]]:
-        """Columns of ``inputs`` that each related feature is encoded in."""
+        """Columns of ``inputs``, or of ``related`` if batches carry it, for each related feature."""
+        if self.related_width is not None and self._beside is not None:
+            return self._beside.columns
         owners = self.encoder.owners
         return {name: owners[name] for name in self.related}
+
+    @property
+    def related_width(self) -> int | None:
+        """Number of columns of ``related``, which batches carry if the related columns are no inputs."""
+        self.setup()
+        return None if self._beside is None else self._beside.matrix.shape[1]
 
     @property
     def group_names(self) -> list[str]:
@@ -181,7 +214,10 @@ class TabularDataModule(LightningDataModule, ABC):
             "columns": list(self.encoder.owners),
             "encoder": self.encoder.state(),
             "feature_names": self.feature_names,
+            "expose_sensitive": self.expose_sensitive,
             "include_sensitive": self.include_sensitive,
+            "ksmote": None if self.ksmote is None else asdict(self.ksmote),
+            "remove_related": self.remove_related,
             "related": list(self.related),
             "seed": self.split_seed,
             "sensitive": self.sensitive,
@@ -192,11 +228,14 @@ class TabularDataModule(LightningDataModule, ABC):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over seed, split and encoding of the checkpoint where they differ."""
         self._loaded = state_dict
-        if state_dict == self.state_dict():
+        if self._is_built and state_dict == self.state_dict():
             return
         self.split_seed = state_dict["seed"]
         self.split = tuple(state_dict["split"])
         self.include_sensitive = state_dict["include_sensitive"]
+        self.expose_sensitive = state_dict["expose_sensitive"]
+        self.remove_related = state_dict["remove_related"]
+        self.ksmote = None if state_dict["ksmote"] is None else KSMOTE(**state_dict["ksmote"])
         self.related = list(state_dict["related"])
         for name, value in state_dict["table_options"].items():
             setattr(self, name, value)
@@ -205,34 +244,60 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def __str__(self) -> str:
         """Name the data set and the sizes of its parts, without setting them up."""
-        if not self._parts:
+        if not self._is_built:
             return f"{type(self).__name__}(not set up)"
         sizes = ", ".join(f"{name} {size:,}" for name, size in self.split_sizes.items())
         return f"{type(self).__name__}({sizes} rows; {self.n_features} features)"
+
+    @property
+    def _is_built(self) -> bool:
+        return bool(self._parts)
 
     def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
         table = self.read()
         self._check_related([name for name in table.columns if name != self.target])
         rows = self._split(len(table))
         if encoder_state is None:
-            hidden = {self.target} if self.include_sensitive else {self.target, self.sensitive}
+            hidden = {self.target, *(self.related if self.remove_related else ())}
+            hidden |= set() if self.include_sensitive else {self.sensitive}
             features = [name for name in table.columns if name not in hidden]
-            self._encoder = TableEncoder.fit(table[features].iloc[rows["train"].numpy()])
-            if not self.include_sensitive:
+            self._encoder = self._fit_encoder(table[features].iloc[rows["train"].numpy()])
+            if self.sensitive is not None and not self.include_sensitive:
                 validation = table.iloc[rows["val"].numpy()]
                 check_stand_ins(validation[features], validation[self.sensitive])
         else:
             self._encoder = TableEncoder.from_state(encoder_state)
-        groups, self._group_names = group_ids(table[self.sensitive], self.groups)
         tensors = {
             "inputs": self._encoder.transform(table),
             "target": torch.tensor(table[self.target].to_numpy(dtype="float32")),
-            "groups": groups,
             "row": torch.arange(len(table)),
         }
+        if self.sensitive is not None:
+            tensors["groups"], self._group_names = group_ids(table[self.sensitive], self.groups)
+        self._beside = self._related_beside(table, tensors, rows["train"])
+        if self._beside is not None:
+            tensors["related"] = self._beside.matrix
         self._parts = {
             name: {key: tensor[chosen] for key, tensor in tensors.items()} for name, chosen in rows.items()
         }
+
+    def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
+        return TableEncoder.fit(train)
+
+    def _related_beside(
+        self, table: pd.DataFrame, tensors: Mapping[str, Tensor], train: Tensor
+    ) -> RelatedBeside | None:
+        if self.expose_sensitive and self.sensitive is not None:
+            rank_zero_info(f"Data: {self.sensitive} is shown to the penalty in training (expose_sensitive).")
+            return sensitive_beside(self.sensitive, tensors["groups"], len(self._group_names))
+        if self.remove_related:
+            encoder = self._fit_encoder(table[self.related].iloc[train.numpy()])
+            return RelatedBeside(encoder.transform(table), dict(encoder.owners))
+        if self.ksmote is not None:
+            clusters = self.ksmote.cluster(tensors["inputs"], train, self.split_seed)
+            columns = list(range(self.ksmote.n_clusters))
+            return RelatedBeside(indicators(clusters, len(columns)), {"cluster": columns})
+        return None
 
     def _split(self, num_rows: int) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(self.split_seed)
@@ -243,12 +308,12 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def _loader(
         self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False
-    ) -> TensorBatches:
+    ) -> EpochBatches:
         self.setup()
-        rank, world_size = 0, 1
-        if self.trainer is not None:
-            rank, world_size = self.trainer.global_rank, self.trainer.world_size
-        tensors = {key: self._parts[part][key] for key in keys}
+        rank, world_size = self._rank_and_world_size()
+        tensors = {key: tensor for key, tensor in self._parts[part].items() if key in keys}
+        if part == "train" and self.ksmote is not None:
+            tensors = self.ksmote.balance(tensors, self.split_seed)
         return TensorBatches(
             tensors,
             batch_size,
@@ -257,6 +322,9 @@ class TabularDataModule(LightningDataModule, ABC):
             rank=rank,
             world_size=world_size,
         )
+
+    def _rank_and_world_size(self) -> tuple[int, int]:
+        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
     def _check_related(self, columns: Collection[str]) -> None:
         check_related(self.related, columns, self.sensitive, include_sensitive=self.include_sensitive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 
@@ -12,7 +13,55 @@ from torch import Tensor
 from fairrf_lightning.errors import InputError
 
 
-class TensorBatches:
+class EpochBatches(ABC):
+    """Batches in an order drawn anew for each epoch, which a resumed run can take up in its midst.
+
+    Lightning sets the epoch, and saves and restores the position with the checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._batches_seen = 0
+        self._resume_at = 0
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of batches that this rank yields in an epoch."""
+
+    @abstractmethod
+    def _batches(self, first: int) -> Iterator[dict[str, Tensor]]:
+        """Yield the batches of this epoch, from number ``first`` on."""
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        """Yield the batches of this epoch, after a resume from the first one not yet seen."""
+        # A generator runs from its first next() on: Lightning sets the epoch after calling iter().
+        first, self._resume_at = self._resume_at, 0
+        for number, batch in enumerate(self._batches(first), start=first + 1):
+            self._batches_seen = number
+            yield batch
+
+    @property
+    def batch_sampler(self) -> SimpleNamespace:
+        """Lead Lightning to ``set_epoch``: it looks for ``loader.batch_sampler.sampler``."""
+        return SimpleNamespace(sampler=self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of the epoch to come; a resume position of another epoch is void."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self._batches_seen = self._resume_at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the epoch and the number of its batches that were seen."""
+        return {"epoch": self.epoch, "batches_seen": self._batches_seen}
+
+    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
+        """Make the next iteration over the saved epoch start after the batches already seen."""
+        self.epoch = state_dict["epoch"]
+        self._batches_seen = self._resume_at = state_dict["batches_seen"]
+
+
+class TensorBatches(EpochBatches):
     """Yield dicts of row slices of equally long tensors, without any Python code per row.
 
     With ``shuffle`` (training), an epoch is a permutation drawn from ``(seed, epoch)`` and cut into
@@ -49,6 +98,7 @@ class TensorBatches:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
+        super().__init__()
         rows = {len(tensor) for tensor in tensors.values()}
         if len(rows) != 1:
             sizes = {name: len(tensor) for name, tensor in tensors.items()}
@@ -64,45 +114,15 @@ class TensorBatches:
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
-        self.epoch = 0
-        self._batches_seen = 0
-        self._resume_at = 0
 
     def __len__(self) -> int:
-        """Return the number of batches that this rank yields in an epoch."""
         if self.shuffle:
             return self.num_rows // self._global_batch_size
         rows_of_rank = len(range(self.rank, self.num_rows, self.world_size))
         return max(1, -(-rows_of_rank // self.batch_size))
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        """Yield the batches of this epoch, after a resume from the first one not yet seen."""
-        # A generator runs from its first next() on: Lightning sets the epoch after calling iter().
-        first, self._resume_at = self._resume_at, 0
-        batches = self._shuffled(first) if self.shuffle else self._in_order(first)
-        for number, batch in enumerate(batches, start=first + 1):
-            self._batches_seen = number
-            yield batch
-
-    @property
-    def batch_sampler(self) -> SimpleNamespace:
-        """Lead Lightning to ``set_epoch``: it looks for ``loader.batch_sampler.sampler``."""
-        return SimpleNamespace(sampler=self)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the epoch to come; a resume position of another epoch is void."""
-        if epoch != self.epoch:
-            self.epoch = epoch
-            self._batches_seen = self._resume_at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the epoch and the number of its batches that were seen."""
-        return {"epoch": self.epoch, "batches_seen": self._batches_seen}
-
-    def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
-        """Make the next iteration over the saved epoch start after the batches already seen."""
-        self.epoch = state_dict["epoch"]
-        self._batches_seen = self._resume_at = state_dict["batches_seen"]
+    def _batches(self, first: int) -> Iterator[dict[str, Tensor]]:
+        return self._shuffled(first) if self.shuffle else self._in_order(first)
 
     @property
     def _global_batch_size(self) -> int:
@@ -110,10 +130,7 @@ class TensorBatches:
         return whole if self.num_rows >= whole else self.num_rows - self.num_rows % self.world_size
 
     def _shuffled(self, first: int) -> Iterator[dict[str, Tensor]]:
-        # torch's generator uses 32 bits of its seed only: mix both numbers into them
-        mixed = int(np.random.SeedSequence((self.seed, self.epoch)).generate_state(1)[0])
-        generator = torch.Generator().manual_seed(mixed)
-        order = torch.randperm(self.num_rows, generator=generator)
+        order = torch.randperm(self.num_rows, generator=mixed_generator(self.seed, self.epoch))
         size = self._global_batch_size
         for start in range(first * size, len(self) * size, size):
             rows = order[start : start + size][self.rank :: self.world_size]
@@ -124,3 +141,10 @@ class TensorBatches:
         for number in range(first, len(self)):
             rows = slice(number * self.batch_size, (number + 1) * self.batch_size)
             yield {name: tensor[rows] for name, tensor in mine.items()}
+
+
+def mixed_generator(*numbers: int) -> torch.Generator:
+    """Return a generator seeded by all ``numbers``."""
+    # torch's generator uses 32 bits of its seed only: mix the numbers into them
+    mixed = int(np.random.SeedSequence(numbers).generate_state(1)[0])
+    return torch.Generator().manual_seed(mixed)

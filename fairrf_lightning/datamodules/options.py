@@ -27,7 +27,7 @@ def check_split(split: Sequence[float]) -> None:
 
 
 def check_related(
-    related: Sequence[str], columns: Collection[str], sensitive: str, *, include_sensitive: bool
+    related: Sequence[str], columns: Collection[str], sensitive: str | None, *, include_sensitive: bool
 ) -> None:
     """Refuse related features that are not in the data, or that are S itself."""
     if not related:

@@ -114,9 +114,9 @@ def _read(
     """Return the data of each seed, and the features that no model has as inputs."""
     parts = [make_data(seed=seed) for seed in seeds]
     hidden: tuple[str, ...] = ()
-    if recipe.uses_sensitive and not parts[0].include_sensitive:
-        parts = [make_data(seed=seed, include_sensitive=True) for seed in seeds]
+    if recipe.uses_sensitive and parts[0].sensitive is not None and not parts[0].include_sensitive:
         hidden = (parts[0].sensitive,)
+        parts = [make_data(seed=seed, include_sensitive=True) for seed in seeds]
     parts[0].prepare_data()
     return parts, hidden
 

@@ -10,7 +10,7 @@ from lightning import LightningDataModule
 from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.loader import TensorBatches
+from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.errors import InputError
 
 _EVAL_ROWS = 2048  # of each seed at once: the activations of all models are held for them
@@ -63,7 +63,7 @@ class StackedData(LightningDataModule):
 
     def train_dataloader(self) -> StackedBatches:
         """Return the training batches of all seeds, each in its own order."""
-        return StackedBatches([part.train_dataloader() for part in self.parts])
+        return StackedBatches([_in_memory(part.train_dataloader()) for part in self.parts])
 
     def val_dataloader(self) -> StackedBatches:
         """Return the validation rows of all seeds."""
@@ -74,5 +74,11 @@ class StackedData(LightningDataModule):
         return StackedBatches([_in_large_batches(part.test_dataloader()) for part in self.parts])
 
 
-def _in_large_batches(loader: TensorBatches) -> TensorBatches:
-    return TensorBatches(loader.tensors, _EVAL_ROWS)
+def _in_large_batches(loader: EpochBatches) -> TensorBatches:
+    return TensorBatches(_in_memory(loader).tensors, _EVAL_ROWS)
+
+
+def _in_memory(loader: EpochBatches) -> TensorBatches:
+    if not isinstance(loader, TensorBatches):
+        raise InputError("a grid trains on tables in memory: name a file, not a directory of Parquet files.")
+    return loader

@@ -37,16 +37,16 @@ class EvaluationMetrics(nn.Module):
         self._groups_seen = False
 
     def update(
-        self, loss: Tensor, logits: Tensor, inputs: Tensor, target: Tensor, groups: Tensor | None
+        self, loss: Tensor, logits: Tensor, related: Tensor, target: Tensor, groups: Tensor | None
     ) -> None:
-        """Add a batch; ``loss`` is the mean over its rows."""
+        """Add a batch; ``loss`` is the mean over its rows, ``related`` holds the penalty's columns."""
         self._groups_seen = groups is not None
         if not len(target):  # a rank without rows gets one empty batch
             return
         probs = self._penalty[0].probabilities(logits)
         self.loss.update(loss, weight=len(target))
         self.scores.update((probs >= 0.5).long(), target.long())
-        self.related.update(probs, inputs, target)
+        self.related.update(probs, related, target)
         if groups is not None:
             for gap in (self.dp_gap, self.eo_gap, self.eodds_gap):
                 gap.update(probs, target.long(), groups)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.preprocessing import (  # type: ignore[import-untyped]  # no stubs are published
+from sklearn.preprocessing import (
     OneHotEncoder,
     StandardScaler,
 )

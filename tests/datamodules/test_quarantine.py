@@ -54,7 +54,7 @@ def test_no_data_module_trains_with_s(any_data: TabularDataModule) -> None:
 
 def test_no_data_module_takes_s_as_related(any_data: TabularDataModule) -> None:
     with pytest.raises(InputError, match="include_sensitive"):
-        type(any_data)(related=[any_data.sensitive])
+        type(any_data)(related=[str(any_data.sensitive)])
     with pytest.raises(InputError, match=f"did you mean '{any_data.related[0]}'"):
         type(any_data)(related=[f"{any_data.related[0]}s"])
 

@@ -1,0 +1,204 @@
+"""A loader that streams a Parquet directory: over ranks and workers each row comes exactly once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from fairrf_lightning.datamodules.loader import EpochBatches, mixed_generator
+from fairrf_lightning.datamodules.parquet_directory import RowGroup
+from fairrf_lightning.datamodules.parquet_rows import ParquetRows
+from fairrf_lightning.datamodules.prefetch import prefetched
+from fairrf_lightning.errors import InputError
+
+_OPEN_ROW_GROUPS = 4
+
+Rows = dict[str, Tensor]
+
+
+class StreamedBatches(EpochBatches):
+    """Yields batches of the rows of a part, read from disk as training goes on.
+
+    An epoch lines up all row groups, with ``shuffle`` in an order drawn from ``(seed, epoch)``, and
+    cuts the line into one stretch for each reader (a worker of a rank), equally long but for one
+    row. A reader draws from a few row groups in turn, shuffles within its buffer, and spreads its
+    rows evenly over its batches. So each row comes exactly once in an epoch over all ranks, all
+    ranks have the same number of batches, and their sizes differ by no more than one row.
+
+    A resumed run reads the rows of its epoch again up to its position, without training on them.
+
+    Args:
+        rows: Where the rows come from.
+        part: ``train``, ``val``, ``test``, or ``all`` for prediction.
+        counts: Rows of that part in each row group.
+        keys: Tensors that a batch carries.
+        batch_size: Most rows in a batch of this rank.
+        shuffle: Draw a new order in each epoch, as for training.
+        buffer_size: Rows among which a reader shuffles.
+        seed: Seed of the order.
+        rank: Which process this is.
+        world_size: How many processes share the rows.
+        num_workers: Reading processes of this rank; 0 reads in a thread.
+    """
+
+    def __init__(
+        self,
+        rows: ParquetRows,
+        part: str,
+        counts: Sequence[int],
+        keys: tuple[str, ...],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        buffer_size: int = 1 << 17,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__()
+        self.rows = rows
+        self.part = part
+        self.counts = list(counts)
+        self.keys = keys
+        self.shuffle = shuffle
+        self.buffer_size = max(buffer_size, batch_size)
+        self.seed = seed
+        self.rank = rank
+        self.num_workers = num_workers
+        self.num_readers = world_size * max(1, num_workers)
+        total = sum(counts)
+        if shuffle and total < self.num_readers:
+            raise InputError(f"{total} training rows are too few for {self.num_readers} readers")
+        fewest, most = total // self.num_readers, -(-total // self.num_readers)
+        # no training batch may be empty, whatever the batch size
+        self._batches_per_reader = max(1, -(-most // batch_size))
+        if shuffle:
+            self._batches_per_reader = min(self._batches_per_reader, fewest)
+
+    def __len__(self) -> int:
+        return self._batches_per_reader * max(1, self.num_workers)
+
+    def _batches(self, first: int) -> Iterator[Rows]:
+        if self.num_workers == 0:
+            blocks = prefetched(self._blocks(self.rank))
+            return islice(self._cut(blocks, self.rank), first, None)
+        loader = DataLoader(_WorkerBatches(self), batch_size=None, num_workers=self.num_workers)
+        return islice(loader, first, None)
+
+    def reader_batches(self, worker: int) -> Iterator[Rows]:
+        """Yield the batches of one worker of this rank."""
+        reader = self.rank * self.num_workers + worker
+        return self._cut(self._blocks(reader), reader)
+
+    def _cut(self, blocks: Iterator[Rows], reader: int) -> Iterator[Rows]:
+        start, stop = self._stretch(reader)
+        block, position = self.rows.empty(self.part, self.keys), 0
+        for number in range(self._batches_per_reader):
+            ends = [(stop - start) * n // self._batches_per_reader for n in (number, number + 1)]
+            needed = ends[1] - ends[0]
+            pieces = [_slice(block, position, position + needed)]
+            while (needed := needed - _length(pieces[-1])) > 0:
+                block, position = next(blocks, {}), 0
+                if not block:
+                    raise InputError(f"{self.rows.directory.path} has lost rows since training began")
+                pieces.append(_slice(block, 0, needed))
+            position += _length(pieces[-1])
+            yield pieces[0] if len(pieces) == 1 else _joined(pieces)
+
+    def _stretch(self, reader: int) -> tuple[int, int]:
+        total = sum(self.counts)
+        return reader * total // self.num_readers, (reader + 1) * total // self.num_readers
+
+    def _blocks(self, reader: int) -> Iterator[Rows]:
+        """Yield large blocks of rows: in order, or shuffled within the buffer."""
+        pieces = [self._read(*piece) for piece in self._pieces(*self._stretch(reader))]
+        if not self.shuffle:
+            for piece in pieces:
+                yield from piece
+            return
+        generator = mixed_generator(self.seed, self.epoch, reader)
+        buffer: list[Rows] = []
+        for block in _in_turn(pieces, _OPEN_ROW_GROUPS):
+            buffer.append(block)
+            if sum(map(_length, buffer)) >= self.buffer_size:
+                yield _shuffled(buffer, generator)
+                buffer = []
+        if buffer:
+            yield _shuffled(buffer, generator)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
+        """Yield the row groups of a stretch, with the first and last row of the part to take there."""
+        order = list(range(len(self.counts)))
+        if self.shuffle:
+            order = torch.randperm(len(order), generator=mixed_generator(self.seed, self.epoch)).tolist()
+        passed = 0
+        for index in order:
+            low, high = max(start - passed, 0), min(stop - passed, self.counts[index])
+            passed += self.counts[index]
+            if low < high:
+                yield self.rows.directory.row_groups[index], low, high
+
+    def _read(self, group: RowGroup, start: int, stop: int) -> Iterator[Rows]:
+        passed = 0
+        for block in self.rows.read(group, self.part, self.keys):
+            taken = _slice(block, max(start - passed, 0), max(stop - passed, 0))
+            passed += _length(block)
+            if _length(taken):
+                yield taken
+            if passed >= stop:
+                return
+
+
+class _WorkerBatches(IterableDataset[Rows]):
+    """The batches of the worker process that iterates."""
+
+    def __init__(self, batches: StreamedBatches) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Iterator[Rows]:
+        worker = get_worker_info()
+        return self.batches.reader_batches(worker.id if worker else 0)
+
+
+def _in_turn(iterators: Iterable[Iterator[Rows]], at_once: int) -> Iterator[Rows]:
+    """Yield from a few iterators in turn; the next one takes the place of one that has ended."""
+    waiting = iter(iterators)
+    active = deque(islice(waiting, at_once))
+    while active:
+        iterator = active.popleft()
+        item = next(iterator, None)
+        if item is not None:
+            yield item
+            active.append(iterator)
+        else:
+            active.extend(islice(waiting, 1))
+
+
+def _length(rows: Rows) -> int:
+    return len(rows["inputs"])
+
+
+def _slice(rows: Rows, start: int, stop: int) -> Rows:
+    return {key: tensor[start:stop] for key, tensor in rows.items()}
+
+
+def _joined(blocks: list[Rows]) -> Rows:
+    return {key: torch.cat([block[key] for block in blocks]) for key in blocks[0]}
+
+
+def _shuffled(blocks: list[Rows], generator: torch.Generator) -> Rows:
+    """Return the rows of all blocks in a random order; each is copied once."""
+    order = torch.randperm(sum(map(_length, blocks)), generator=generator)
+    places = torch.split_with_sizes(order, [_length(block) for block in blocks])
+    mixed = {}
+    for key, tensor in blocks[0].items():
+        mixed[key] = tensor.new_empty(len(order), *tensor.shape[1:])
+        for block, place in zip(blocks, places, strict=True):
+            mixed[key].index_copy_(0, place, block[key])
+    return mixed

@@ -1,0 +1,287 @@
+"""The user's own table: a CSV or Parquet file in memory, or a directory of Parquet files streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.datamodules.encoder_fit import EncoderFit
+from fairrf_lightning.datamodules.encoding import TableEncoder
+from fairrf_lightning.datamodules.groups import Groups
+from fairrf_lightning.datamodules.labels import check_group_names, label_codes, labels
+from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
+from fairrf_lightning.datamodules.options import check_at_least
+from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory
+from fairrf_lightning.datamodules.streamed_table import StreamedTable
+from fairrf_lightning.datamodules.streaming import StreamedBatches
+from fairrf_lightning.datamodules.table_files import read_file
+from fairrf_lightning.datamodules.table_rows import labelled_rows, rows_to_predict
+from fairrf_lightning.datamodules.table_spec import MISSING_VALUES, Kind, Missing, TableSpec
+from fairrf_lightning.errors import InputError
+
+
+class TableDataModule(TabularDataModule):
+    """The user's own table, for binary classification.
+
+    ``path`` is a CSV file (also compressed by gzip) or a Parquet file, which is held in memory, or a
+    directory of Parquet files, which is streamed. Columns are matched by their exact names. All
+    columns but the target, S and those in ``drop`` are inputs. A CSV column whose values are all
+    numbers is numeric, any other is categorical; a Parquet column is what its type says. Dates, free
+    text and identifiers are refused with advice.
+
+    Training, validation and testing use the parts of the split. Prediction writes a line for every
+    row of the file, in order, and needs neither target nor S: columns, encoding and the meaning of
+    the label come from the checkpoint. Options left out are those of the checkpoint in testing, too.
+
+    Args:
+        path: CSV file, Parquet file, or directory of Parquet files.
+        target: Column of the label, which has two values.
+        positive: The value of the target that is the positive class; needed unless it is 1 or true.
+        related: Columns related to S.
+        sensitive: Column of S, for the gaps in validation and testing. It may be missing in some
+            rows, which then do not count for the gaps, or altogether: then gaps are not reported.
+        groups: Groups of S that the gaps compare, or ``all`` (default). Rows of other groups are
+            trained on and count for accuracy.
+        categorical: Columns to take as categories, whatever they look like.
+        numeric: Columns to take as numbers, whatever they look like.
+        drop: Columns to leave out.
+        missing: ``indicator``: a missing category is a category, and a missing number is the
+            training median, marked by a second column. ``drop``: leave out the rows, also in
+            prediction. Rows without a label are always left out. The number of rows is printed.
+        missing_values: Cells that count as missing; by default empty ones, ``NA``, ``NaN``, ``null``
+            and the like.
+        min_count: Categories with fewer training rows are folded into one, ``(other)``, which
+            categories not seen in training also belong to.
+        max_categories: Most categories of a column, the most frequent ones; others are folded too.
+        encoding: Encoding of a CSV file; by default UTF-8, with or without byte order mark.
+        delimiter: What separates the cells of a CSV file.
+        batch_size: Training rows per batch and process.
+        eval_batch_size: Rows per batch and process in validation, testing and prediction.
+        include_sensitive: Make S an input of the model.
+        split: Shares of the training, validation and test rows.
+        seed: Seed of the split and of the training order; by default that of ``seed_everything``.
+        shuffle_buffer: Of a directory: rows among which training rows are shuffled.
+        num_workers: Of a directory: reading processes per rank; 0 reads in a thread.
+    """
+
+    name = "table"
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        target: str | None = None,
+        positive: str | int | float | bool | None = None,
+        related: list[str] | None = None,
+        sensitive: str | None = None,
+        groups: Groups | None = None,
+        categorical: list[str] | None = None,
+        numeric: list[str] | None = None,
+        drop: list[str] | None = None,
+        missing: Missing = "indicator",
+        missing_values: list[str] | None = None,
+        min_count: int = 5,
+        max_categories: int = 100,
+        encoding: str | None = None,
+        delimiter: str = ",",
+        batch_size: int = 512,
+        eval_batch_size: int = 8192,
+        include_sensitive: bool = False,
+        split: tuple[float, float, float] = (0.5, 0.2, 0.3),
+        seed: int | None = None,
+        shuffle_buffer: int = 1 << 17,
+        num_workers: int = 0,
+    ) -> None:
+        super().__init__(
+            related=related,
+            groups=groups,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            include_sensitive=include_sensitive,
+            split=split,
+            seed=seed,
+        )
+        check_at_least(1, min_count=min_count, max_categories=max_categories, shuffle_buffer=shuffle_buffer)
+        check_at_least(0, num_workers=num_workers)
+        self.path = Path(path).expanduser()
+        if not self.path.exists():
+            raise InputError(f"path: there is no file or directory {path}")
+        self.spec = TableSpec(
+            target=target,
+            sensitive=sensitive,
+            include_sensitive=include_sensitive,
+            categorical=tuple(categorical or ()),
+            numeric=tuple(numeric or ()),
+            drop=tuple(drop or ()),
+            missing=missing,
+            missing_values=MISSING_VALUES if missing_values is None else ("", *missing_values),
+            min_count=min_count,
+            max_categories=max_categories,
+        )
+        self.target, self.sensitive, self.positive = target or "", sensitive, positive
+        self.encoding, self.delimiter = encoding, delimiter
+        self.shuffle_buffer, self.num_workers = shuffle_buffer, num_workers
+        self._label_codes: dict[str, int] | None = None
+        self._checksum = ""
+        self._is_waiting = False
+        self._stream: StreamedTable | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read, split and encode the table, once."""
+        # A checkpoint, which may say all about the columns, is restored after this.
+        self._is_waiting = stage not in (None, "fit") and not self._is_built
+        if not self._is_waiting:
+            super().setup(stage)
+
+    def read(self) -> pd.DataFrame:
+        """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
+        raw = read_file(self.path, self.encoding, self.delimiter)
+        self._take_checksum(raw.checksum)
+        self.spec.check(raw.table.column_names, self.related)
+        frame = labelled_rows(raw, self.spec, self.encoder if self.is_restored else None)
+        column = frame[self.target].array.remove_unused_categories()
+        if self._label_codes is None:
+            self._label_codes = label_codes(self.target, column.categories, self.positive)
+        if self.sensitive is not None:
+            names = sorted(frame[self.sensitive].dropna().unique())
+            check_group_names(self.sensitive, names, chosen=self.groups != "all")
+        return frame.assign(**{self.target: labels(self.target, column, self._label_codes)})
+
+    def predict_dataloader(self) -> EpochBatches:
+        """Return all rows of the file, in order, with their row numbers."""
+        if not self._is_built and not self.is_restored:
+            raise InputError(
+                "prediction needs the encoding learned in training: give the checkpoint (ckpt_path), or "
+                "set this data module up for training first"
+            )
+        spec = replace(self.spec, target=None, sensitive=None)
+        if self.path.is_dir():
+            stream = StreamedTable.for_prediction(self.path, spec, self.encoder)
+            self._tell_if_trained_on(stream.rows.directory.checksum)
+            return self._stream_loader(stream, "all", ("inputs", "row"), self.eval_batch_size)
+        raw = read_file(self.path, self.encoding, self.delimiter)
+        self._tell_if_trained_on(raw.checksum)
+        tensors = rows_to_predict(raw, spec, self.encoder)
+        rank, world_size = self._rank_and_world_size()
+        return TensorBatches(tensors, self.eval_batch_size, rank=rank, world_size=world_size)
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """The encoding, learned from the training rows."""
+        return TableEncoder.from_state(self._loaded["encoder"]) if self._loaded else super().encoder
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups of S that are compared; metrics that are not reported are made for two."""
+        if self._is_waiting:
+            raise AttributeError("not known before the checkpoint is restored")
+        return len(self.group_names) or 2
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """Rows in ``train``, ``val`` and ``test``."""
+        self.setup()
+        return super().split_sizes if self._stream is None else self._stream.sizes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the checkpoint keeps, as plain values."""
+        return super().state_dict() | {
+            **self.spec.state(),
+            "checksum": self._checksum,
+            "counts": self._stream.counts if self._stream else [],
+            "group_values": self._stream.group_values if self._stream else [],
+            "label_codes": self._label_codes,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over columns, split and encoding of the checkpoint; to predict, read no rows yet."""
+        self._is_waiting = False
+        if self._is_built and state_dict == self.state_dict():
+            super().load_state_dict(state_dict)
+            return
+        self.spec = self.spec.restored(state_dict)
+        self.target, self.sensitive = state_dict["target"], self.spec.sensitive
+        self._loaded, self._label_codes = state_dict, state_dict["label_codes"]
+        if self.trainer is None or not self.trainer.predicting:
+            # S may have been an input without being named as such
+            seen = self.sensitive in self.encoder.owners
+            super().load_state_dict(state_dict | {"include_sensitive": seen})
+
+    @property
+    def _is_built(self) -> bool:
+        return super()._is_built or self._stream is not None
+
+    def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
+        if not self.path.is_dir():
+            super()._build(encoder_state)
+        elif self._loaded is not None and encoder_state is not None:
+            self._stream = StreamedTable.restore(self.path, self.spec, self._loaded)
+        else:
+            self._check_related(ParquetDirectory(self.path).empty_table.column_names)
+            self._stream = StreamedTable.learn(
+                self.path,
+                self.spec,
+                self.related,
+                positive=self.positive,
+                seed=self.split_seed,
+                split=self.split,
+            )
+        if self._stream is not None:
+            self._stream = self._stream.comparing(self.groups)
+            rows = self._stream.rows
+            self._encoder, self._group_names = rows.encoder, rows.group_names
+            self._label_codes = rows.label_codes
+            self._take_checksum(rows.directory.checksum)
+
+    def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
+        kinds: dict[str, Kind] = {
+            name: "category" if isinstance(train[name].dtype, pd.CategoricalDtype) else "number"
+            for name in train.columns
+        }
+        fit = EncoderFit(kinds, self.spec)
+        fit.update(train)
+        return fit.encoder(self.related)
+
+    def _loader(
+        self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False
+    ) -> EpochBatches:
+        self.setup()
+        if self._stream is None:
+            return super()._loader(part, keys, batch_size, shuffle=shuffle)
+        return self._stream_loader(self._stream, part, keys, batch_size, shuffle=shuffle)
+
+    def _stream_loader(
+        self, stream: StreamedTable, part: str, keys: tuple[str, ...], batch_size: int, **options: bool
+    ) -> EpochBatches:
+        rank, world_size = self._rank_and_world_size()
+        return StreamedBatches(
+            stream.rows,
+            part,
+            stream.counts_of(part),
+            keys,
+            batch_size,
+            buffer_size=self.shuffle_buffer,
+            seed=self.split_seed,
+            rank=rank,
+            world_size=world_size,
+            num_workers=self.num_workers,
+            **options,
+        )
+
+    def _take_checksum(self, checksum: str) -> None:
+        self._checksum = checksum
+        if self._loaded and checksum != self._loaded["checksum"]:
+            rank_zero_warn(
+                f"{self.path} is not the table that the checkpoint was trained on: its rows are split by "
+                "their number, and some that were trained on may be among those evaluated."
+            )
+
+    def _tell_if_trained_on(self, checksum: str) -> None:
+        if checksum == (self._loaded or {}).get("checksum", self._checksum):
+            rank_zero_info(f"Data: {self.path} was trained on; its training rows are predicted, too.")

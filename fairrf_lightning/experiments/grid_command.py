@@ -1,0 +1,138 @@
+"""``python train.py grid --data adult --eta 0.2,0.4 --beta 0.4,0.6 --seeds 5``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.grid_report import print_report
+from fairrf_lightning.experiments.pareto import plot_pareto
+from fairrf_lightning.experiments.recommend import recommend, summarise
+from fairrf_lightning.experiments.runner import run_settings
+from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Schedule, Setting
+from fairrf_lightning.experiments.stack import MakeData
+from fairrf_lightning.functional import Statistic
+from fairrf_lightning.penalty import Given
+from fairrf_lightning.short_names import ShortNameParser
+
+
+def run_grid(args: Sequence[str]) -> None:
+    """Train eta x beta x seeds as one model, write the results and say which setting to take."""
+    options = _parser().parse_args(list(args))
+    make_data = _data_maker(options)
+    settings = list(_settings(options))
+    seeds = _seeds(options.seeds)
+    schedule = Schedule(options.epochs, options.pretrain_epochs, options.update_every, options.lr)
+    if not options.max_accuracy_loss >= 0:
+        raise InputError(f"--max_accuracy_loss {options.max_accuracy_loss}: expected 0 or more.")
+    data = make_data(seed=0)
+    name = getattr(data, "name", type(data).__name__)
+    folder = Path(options.out or f"grid_{name}")
+    total = len(settings) * len(seeds) * schedule.epochs
+    with _progress_bar(f"{len(settings)} settings x {len(seeds)} seeds", total) as advance:
+        results = run_settings(
+            make_data, settings, seeds, schedule, path=folder / "results.csv", advance=advance
+        )
+    summary = summarise(results)
+    chosen = recommend(summary, options.max_accuracy_loss)
+    files = [folder / "results.csv"]
+    if options.plot:
+        title = f"{name}: test split, mean and standard deviation of {len(seeds)} seeds"
+        files += plot_pareto(summary, chosen, folder / "pareto", title)
+    budget = options.max_accuracy_loss
+    print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=len(seeds), files=files)
+
+
+def _parser() -> ShortNameParser:
+    parser = ShortNameParser(
+        prog="train.py grid",
+        description="Train all combinations of eta, beta and seeds as one model.",
+        exit_on_error=False,
+    )
+    parser.add_lightning_class_args(TabularDataModule, "data", subclass_mode=True, required=False)
+    add = parser.add_argument
+    add("--eta", type=str, default="0.2,0.4,0.6,0.8,1.0", help="Weights of the penalty; 0 is always added.")
+    add("--beta", type=str, default="0.5", help="Weights of |lambda|^2.")
+    add("--seeds", type=str, default="5", help="How many seeds, or the seeds themselves: 0,7,42.")
+    add("--backbone", type=BackboneName, default="mlp", help="The classifier.")
+    add("--dropout", type=float, default=0.1, help="Dropout of the MLP.")
+    add("--statistic", type=Statistic, default="covariance", help="What the penalty measures.")
+    add("--given", type=Given, default="all", help="All rows, or the positives only.")
+    add("--rule", type=LambdaRule, default="kkt", help="How lambda follows the penalties.")
+    add("--epochs", type=int, default=20, help="Epochs in all; each model keeps its best.")
+    add("--pretrain_epochs", type=int, default=1, help="Epochs without the penalty.")
+    add("--update_every", type=int, default=50, help="Optimiser steps between updates of lambda.")
+    add("--lr", type=float, default=1e-3, help="Learning rate of Adam.")
+    add(
+        "--max_accuracy_loss",
+        type=float,
+        default=0.01,
+        help="How much validation accuracy the recommended setting may lose against eta 0.",
+    )
+    add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
+    add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
+    return parser
+
+
+def _data_maker(options: Namespace) -> MakeData:
+    if not options.get("data"):
+        raise InputError("no data: name a data set, for example --data adult.")
+    module, _, name = options.data.class_path.rpartition(".")
+    init_args: dict[str, Any] = vars(options.data.get("init_args")) if "init_args" in options.data else {}
+    init_args = {key: value for key, value in init_args.items() if key != "seed"}  # each seed is a split
+    return partial(getattr(import_module(module), name), **init_args)
+
+
+def _settings(options: Namespace) -> Iterator[Setting]:
+    etas = _numbers("eta", options.eta)
+    shared = {name: options[name] for name in ("backbone", "dropout", "statistic", "given", "rule")}
+    betas = _numbers("beta", options.beta)
+    # Without a penalty beta does nothing: one vanilla model a seed is enough.
+    yield Setting(eta=0.0, beta=betas[0], **shared)
+    for eta, beta in product(etas, betas):
+        if eta != 0:
+            yield Setting(eta=eta, beta=beta, **shared)
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.strip("[] ").split(",")]
+    except ValueError:
+        raise InputError(f"--{name} {text}: expected numbers with commas, such as 0.2,0.4.") from None
+    return list(dict.fromkeys(numbers))
+
+
+def _seeds(text: str) -> list[int]:
+    parts = text.strip("[] ").split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise InputError(f"--seeds {text}: expected how many, such as 5, or the seeds, such as 0,7,42.")
+    numbers = [int(part) for part in parts]
+    if len(numbers) == 1 and numbers[0] < 1:
+        raise InputError(f"--seeds {text}: expected 1 or more.")
+    return list(range(numbers[0])) if len(numbers) == 1 else list(dict.fromkeys(numbers))
+
+
+@contextmanager
+def _progress_bar(description: str, total: int) -> Iterator[Any]:
+    loud = logging.getLogger("lightning.pytorch")
+    level = loud.level
+    loud.setLevel(logging.WARNING)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            task = progress.add_task(description, total=total)
+            yield lambda epochs: progress.advance(task, epochs)
+    finally:
+        loud.setLevel(level)

@@ -1,0 +1,67 @@
+"""What ``train.py grid`` prints at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.experiments.recommend import Recommendation
+
+_MEASURES = {"test_acc": "accuracy", "test_eo_gap": "dEO", "test_dp_gap": "dDP"}
+
+
+def print_report(
+    summary: pd.DataFrame,
+    chosen: Recommendation,
+    *,
+    data: TabularDataModule,
+    max_accuracy_loss: float,
+    num_seeds: int,
+    files: Sequence[Path],
+) -> None:
+    """Print the table of settings, the recommendation with its rule, and the files."""
+    console = Console()
+    console.print(_table(summary, chosen, num_seeds))
+    without_s, with_s = _name(chosen.without_s), _name(chosen.with_s)
+    lines = [
+        f"Recommended without S: {without_s}, by the largest eta that keeps mean validation accuracy",
+        f"within {max_accuracy_loss:g} of eta 0, and among its betas by the smallest mean penalty.",
+        f"For comparison, with S on validation: {with_s}, the smallest dEO + dDP within the same accuracy.",
+        f"S is '{data.sensitive}': {'an' if data.include_sensitive else 'no'} input of the models.",
+        f"Written: {', '.join(map(str, files))}",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Table:
+    table = Table(title=f"Test split, mean +- standard deviation of {num_seeds} seeds")
+    for heading in ("eta", "beta", *_MEASURES.values(), "lambda", ""):
+        table.add_column(heading, justify="left" if heading in ("lambda", "") else "right")
+    for index, row in summary.iterrows():
+        marks = {"without S": chosen.without_s.name, "with S": chosen.with_s.name}
+        mark = ", ".join(name for name, marked in marks.items() if marked == index)
+        beta = "" if row["eta"] == 0 else f"{row['beta']:g}"
+        measures = (_with_spread(row[name], row[f"{name}_std"]) for name in _MEASURES)
+        table.add_row(f"{row['eta']:g}", beta, *measures, _lambda(row), mark)
+    return table
+
+
+def _with_spread(mean: float, spread: float) -> str:
+    return f"{mean:.4f}" + ("" if math.isnan(spread) else f" +- {spread:.4f}")
+
+
+def _lambda(row: pd.Series) -> str:
+    names = [str(name) for name in row.index if str(name).startswith("lambda/")]
+    weights = {name.removeprefix("lambda/"): row[name] for name in names if not name.endswith("_std")}
+    return ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items() if not math.isnan(weight))
+
+
+def _name(row: pd.Series) -> str:
+    return f"eta {row['eta']:g}" + (f", beta {row['beta']:g}" if row["eta"] else " (vanilla)")

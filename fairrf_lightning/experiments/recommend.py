@@ -1,0 +1,58 @@
+"""Which setting of a grid to take: by a rule without S, and for comparison by one with S."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fairrf_lightning.errors import InputError
+
+SETTING_COLUMNS = ["method", "eta", "beta", "related", "removed", "rule", "statistic", "given", "backbone"]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Two rows of :func:`summarise`.
+
+    Args:
+        without_s: The largest eta whose validation accuracy is within the budget.
+        with_s: The smallest ``dEO + dDP`` on validation within the same budget; it needs S there.
+    """
+
+    without_s: pd.Series
+    with_s: pd.Series
+
+
+def summarise(results: pd.DataFrame) -> pd.DataFrame:
+    """Return mean and standard deviation over seeds of each setting's measures.
+
+    Columns are ``<measure>`` and ``<measure>_std``.
+    """
+    measures = [name for name in results.columns if name.startswith(("val_", "test_", "lambda/"))]
+    grouped = results.groupby(SETTING_COLUMNS, sort=False)[measures]
+    return grouped.mean().join(grouped.std(ddof=1).add_suffix("_std")).reset_index()
+
+
+def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recommendation:
+    """Choose within a budget of validation accuracy against the settings with eta 0.
+
+    Args:
+        summary: What :func:`summarise` returned; with a setting of eta 0.
+        max_accuracy_loss: How much lower than that of eta 0 the mean validation accuracy may be.
+    """
+    vanilla = summary.loc[summary["eta"] == 0, "val_acc"]
+    if vanilla.empty:
+        raise InputError("the budget of accuracy is relative to eta 0: add 0 to the etas.")
+    affordable = summary[summary["val_acc"] >= vanilla.max() - max_accuracy_loss]
+    strongest = affordable[affordable["eta"] == affordable["eta"].max()]
+    gaps = affordable["val_eo_gap"] + affordable["val_dp_gap"]
+    without_s = strongest.loc[_mean_penalty(strongest).idxmin()]
+    with_s = affordable.loc[gaps.idxmin()] if gaps.notna().any() else without_s
+    return Recommendation(without_s, with_s)
+
+
+def _mean_penalty(summary: pd.DataFrame) -> pd.Series:
+    """Return the mean of the related features' R on validation: S-free, and the same for all beta."""
+    columns = [name for name in summary.columns if name.startswith("val_penalty/")]
+    return summary[[name for name in columns if not name.endswith("_std")]].mean(axis=1)

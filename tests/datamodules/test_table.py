@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lightning import Trainer
+from torch import Tensor
+
+from fairrf_lightning import FairRFModule
+from fairrf_lightning.datamodules import TableDataModule
+from fairrf_lightning.errors import InputError
+
+
+def people(rows: int = 400, seed: int = 0) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    sex = draw.choice(["f", "m"], rows)
+    age = draw.integers(18, 70, rows)
+    return pd.DataFrame(
+        {
+            "age": age,
+            "zip": draw.choice(["01", "02", "03"], rows),
+            "town": draw.choice(["x", "y"], rows),
+            "sex": sex,
+            "hired": np.where(age + 10 * (sex == "m") + draw.normal(0, 10, rows) > 50, "yes", "no"),
+        }
+    )
+
+
+def write(frame: pd.DataFrame, folder: Path, name: str = "people.csv") -> str:
+    path = folder / name
+    if name.endswith(".parquet"):
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False)
+    return str(path)
+
+
+def table(path: str, **options: Any) -> TableDataModule:
+    defaults: dict[str, Any] = {"target": "hired", "positive": "yes", "related": ["age"], "sensitive": "sex"}
+    data = TableDataModule(path, **defaults | {"seed": 0} | options)
+    data.setup("fit")
+    return data
+
+
+def all_rows(data: TableDataModule, key: str) -> Tensor:
+    parts = data._parts.values()
+    order = torch.cat([part["row"] for part in parts])
+    return torch.cat([part[key] for part in parts])[order.argsort()]
+
+
+def trainer(folder: Path, **options: Any) -> Trainer:
+    return Trainer(
+        default_root_dir=folder,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        **options,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _say_what_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="lightning.pytorch")
+
+
+@pytest.mark.parametrize("name", ["people.csv", "people.csv.gz", "people.parquet"])
+def test_formats_agree(tmp_path: Path, name: str) -> None:
+    frame = people()
+    data = table(write(frame, tmp_path, name), categorical=["zip"])
+    assert data.feature_names == ["age", "zip=01", "zip=02", "zip=03", "town=x", "town=y"]
+    assert data.related_columns == {"age": [0]}
+    assert data.group_names == ["f", "m"]
+    assert all_rows(data, "target").tolist() == (frame["hired"] == "yes").tolist()
+    assert all_rows(data, "groups").tolist() == (frame["sex"] == "m").astype(int).tolist()
+    inputs = all_rows(data, "inputs")
+    assert inputs[:, 1].tolist() == (frame["zip"] == "01").tolist()
+    train = data._parts["train"]["inputs"][:, 0]
+    assert float(train.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(train.std(correction=0)) == pytest.approx(1, abs=1e-6)
+
+
+def test_csv_numbers_are_inferred_and_overridable(tmp_path: Path) -> None:
+    path = write(people(), tmp_path)
+    assert "zip" in table(path).encoder.scales
+    assert "zip=02" in table(path, categorical=["zip"]).feature_names
+    parquet = write(people(), tmp_path, "people.parquet")
+    assert "zip=02" in table(parquet).feature_names
+    assert "zip" in table(parquet, numeric=["zip"]).encoder.scales
+
+
+def test_types_of_parquet(tmp_path: Path) -> None:
+    frame = people().assign(
+        member=[True, False] * 200, grade=[1.0, 2.5] * 200, job=pd.Categorical(["a", "b"] * 200)
+    )
+    data = table(write(frame, tmp_path, "p.parquet"), categorical=["grade"])
+    assert {"member=false", "member=true", "grade=1", "grade=2.5", "job=a"} <= set(data.feature_names)
+
+
+def test_dropped_columns_are_no_inputs(tmp_path: Path) -> None:
+    data = table(write(people(), tmp_path), drop=["town", "zip"])
+    assert data.feature_names == ["age"]
+
+
+def test_training_batches_lack_s(tmp_path: Path) -> None:
+    data = table(write(people(), tmp_path))
+    assert set(next(iter(data.train_dataloader()))) == {"inputs", "target"}
+    assert set(next(iter(data.val_dataloader()))) == {"inputs", "target", "groups"}
+    assert not any(name.startswith("sex") for name in data.feature_names)
+    assert "sex=f" in table(write(people(), tmp_path), include_sensitive=True).feature_names
+
+
+def test_missing_values_get_categories_and_indicators(tmp_path: Path) -> None:
+    frame = people().astype({"age": "float"})
+    frame.loc[:39, "age"] = np.nan
+    frame.loc[20:59, "town"] = None
+    data = table(write(frame, tmp_path))
+    assert data.feature_names == ["age", "zip", "age=(missing)", "town=x", "town=y", "town=(missing)"]
+    assert data.related_columns == {"age": [0, 2]}
+    inputs = all_rows(data, "inputs")
+    assert inputs[:, 2].tolist() == frame["age"].isna().tolist()
+    assert inputs[:, 5].tolist() == frame["town"].isna().tolist()
+    median = frame["age"].iloc[data._parts["train"]["row"].numpy()].median()
+    mean, std = data.encoder.scales["age"]
+    assert float(inputs[0, 0]) == pytest.approx((median - mean) / std, abs=1e-5)
+
+
+def test_rows_are_dropped_aloud(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frame = people().astype({"age": "float"})
+    frame.loc[:29, "age"] = np.nan
+    frame.loc[25:34, "hired"] = None
+    data = table(write(frame, tmp_path), missing="drop")
+    assert sum(data.split_sizes.values()) == 400 - 35
+    assert data.feature_names == ["age", "zip", "town=x", "town=y"]
+    assert "35 rows are left out, as they have no label or a missing value" in caplog.text
+
+
+def test_rare_categories_are_folded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frame = people()
+    frame.loc[:19, "town"] = [f"rare{n}" for n in range(20)]
+    data = table(write(frame, tmp_path))
+    towns = [name for name in data.feature_names if name.startswith("town=")]
+    assert towns == ["town=x", "town=y", "town=(other)"]
+    assert all_rows(data, "inputs")[:20, data.feature_names.index("town=(other)")].all()
+    assert "folded into (other): town" in caplog.text
+    few = table(write(frame, tmp_path), max_categories=1)
+    assert sum(name.startswith("town=") for name in few.feature_names) == 2
+
+
+def test_s_may_be_partly_or_wholly_unknown(tmp_path: Path) -> None:
+    frame = people()
+    frame.loc[::3, "sex"] = None
+    data = table(write(frame, tmp_path))
+    assert set(all_rows(data, "groups")[::3].tolist()) == {-1}
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(FairRFModule(eta=0.3), datamodule=data)
+    assert "val_dp_gap" in fit.callback_metrics
+    without = table(write(frame.drop(columns="sex"), tmp_path), sensitive=None)
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(FairRFModule(eta=0.3), datamodule=without)
+    assert "val_acc" in fit.callback_metrics
+    assert "val_dp_gap" not in fit.callback_metrics
+    assert set(next(iter(without.val_dataloader()))) == {"inputs", "target"}
+
+
+@pytest.mark.parametrize("positive", ["1", 1, 1.0, True, None])
+@pytest.mark.parametrize("values", [[0, 1], [0.0, 1.0]])
+def test_positive_is_matched_as_text_or_number(tmp_path: Path, positive: Any, values: list[Any]) -> None:
+    frame = people()
+    frame["hired"] = np.where(frame["hired"] == "yes", values[1], values[0])
+    for name in ("p.csv", "p.parquet"):
+        if positive is True:
+            with pytest.raises(InputError, match="'hired' has no value 'true'"):
+                table(write(frame, tmp_path, name), positive=positive)
+        else:
+            data = table(write(frame, tmp_path, name), positive=positive)
+            assert all_rows(data, "target").tolist() == frame["hired"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": None}, "target is not named"),
+        ({"target": "hire"}, "target: there is no column 'hire'; did you mean 'hired'"),
+        ({"sensitive": "sx"}, "sensitive: there is no column 'sx'; did you mean 'sex'"),
+        ({"related": ["agee"]}, "related: there is no column 'agee'; did you mean 'age'"),
+        ({"related": ["Age"]}, "no column 'Age'; did you mean 'age'"),
+        ({"related": []}, "related is empty"),
+        ({"related": ["sex"]}, "include_sensitive"),
+        ({"drop": ["twon"]}, "drop: there is no column 'twon'; did you mean 'town'"),
+        ({"drop": ["age"]}, "related: 'age' is also named in drop"),
+        ({"categorical": ["x"]}, "categorical: there is no column 'x'"),
+        ({"categorical": ["zip"], "numeric": ["zip"]}, "'zip' is named in categorical and in numeric"),
+        ({"sensitive": "hired"}, "both 'hired'"),
+        ({"positive": "Yes"}, "'hired' has no value 'Yes'; did you mean 'yes'"),
+        ({"positive": None}, "say which value of 'hired' is the positive one: no, yes"),
+        ({"target": "zip", "positive": 1}, r"'zip' has 3 value\(s\) \(1, 2, 3\), but must have two"),
+        ({"numeric": ["town"]}, "'town' has 400 values that are no numbers, such as '"),
+        ({"sensitive": "age"}, "'age' has 52 values; gaps compare up to 50 groups"),
+        ({"delimiter": ";;"}, "delimiter must be one ASCII character"),
+        ({"encoding": "utf-99"}, "'utf-99' is not known"),
+        ({"min_count": 0}, "min_count must be at least 1"),
+        ({"num_workers": -1}, "num_workers must be at least 0"),
+    ],
+)
+def test_wrong_option_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    path = write(people(), tmp_path)
+    with pytest.raises(InputError, match=message):
+        table(path, **options | ({"related": ["town"]} if options.get("sensitive") == "age" else {}))
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no file or directory .*nowhere.csv"):
+        TableDataModule(str(tmp_path / "nowhere.csv"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"born": pd.date_range("1990-01-01", periods=400).astype(str)}, "'born' holds dates"),
+        ({"born": ["13/05/1990", "1/2/99"] * 200}, "'born' holds dates"),
+        ({"name": [f"person {n}" for n in range(400)]}, "'name' has 200 distinct values in 200 rows"),
+        (
+            {"pay": [*map(str, range(399)), "unknown"]},
+            "'pay' has 1 values that are no numbers, such as 'unknown': name th",
+        ),
+        ({"pay": [1.0] * 399 + [np.inf]}, "'pay' has 1 infinite values"),
+        ({"pay": [1e308, -1e308] * 200}, "'pay' has numbers too large"),
+    ],
+)
+def test_unusable_column_is_refused_with_advice(
+    tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        table(write(people().assign(**columns), tmp_path))
+
+
+def test_typed_dates_and_lists_are_refused(tmp_path: Path) -> None:
+    dated = people().assign(born=pd.Timestamp("2000-01-01"))
+    with pytest.raises(InputError, match=r"dates.*drop: \[born\]"):
+        table(write(dated, tmp_path, "p.parquet"))
+    assert "born" not in table(write(dated, tmp_path, "p.parquet"), drop=["born"]).encoder.owners
+    assert "born" in table(write(dated, tmp_path, "p.parquet"), categorical=["born"]).encoder.owners
+    for value in ([1, 2], b"x"):
+        listed = people().assign(tags=pd.Series([value] * 400, dtype=object))
+        with pytest.raises(InputError, match="'tags' is of type"):
+            table(write(listed, tmp_path, "p.parquet"))
+        with pytest.raises(InputError, match="'tags' is of type"):
+            table(write(listed, tmp_path, "p.parquet"), categorical=["tags"])
+    with pytest.raises(InputError, match="cannot become numbers"):
+        table(
+            write(people().assign(tags=pd.Series([[1]] * 400, dtype=object)), tmp_path, "p.parquet"),
+            numeric=["tags"],
+        )
+
+
+def test_words_for_missing_numbers_can_be_named(tmp_path: Path) -> None:
+    frame = people().astype({"age": object})
+    frame.loc[:9, "age"] = "?"
+    data = table(write(frame, tmp_path), missing_values=["?"])
+    assert data.encoder.indicators == ["age"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    frame = people().astype({"age": "float"})
+    frame.loc[:39, "age"] = np.nan
+    data = table(write(frame, folder), categorical=["zip"])
+    fit = trainer(folder, max_epochs=2)
+    fit.fit(FairRFModule(eta=0.3), datamodule=data)
+    fit.save_checkpoint(folder / "last.ckpt")
+    return folder / "last.ckpt"
+
+
+def predict(path: str, checkpoint: Path, folder: Path) -> dict[str, Tensor]:
+    model = FairRFModule.load_from_checkpoint(checkpoint)
+    found: Any = trainer(folder).predict(model, datamodule=TableDataModule(path), ckpt_path=checkpoint)
+    return {key: torch.cat([batch[key] for batch in found]) for key in found[0]}
+
+
+@pytest.mark.parametrize("name", ["new.csv", "new.parquet"])
+def test_prediction_needs_the_checkpoint_only(checkpoint: Path, tmp_path: Path, name: str) -> None:
+    new = people(77, seed=1).drop(columns=["hired", "sex"])
+    new.loc[0, "town"] = "never seen"
+    new.loc[1, "town"] = None
+    found = predict(write(new, tmp_path, name), checkpoint, tmp_path)
+    assert found["row"].tolist() == list(range(77))
+    shuffled = new[["town", "zip", "age"]].assign(more="unused")
+    again = predict(write(shuffled, tmp_path, name), checkpoint, tmp_path)
+    assert torch.equal(found["probability"], again["probability"])
+
+
+def test_prediction_equals_the_test_rows(checkpoint: Path, tmp_path: Path) -> None:
+    data = table(str(checkpoint.parent / "people.csv"), categorical=["zip"])
+    model = FairRFModule.load_from_checkpoint(checkpoint).eval()
+    with torch.no_grad():
+        expected = model.penalty.probabilities(model(all_rows(data, "inputs")))
+    found = predict(str(checkpoint.parent / "people.csv"), checkpoint, tmp_path)
+    torch.testing.assert_close(found["probability"], expected)
+
+
+def test_prediction_without_an_encoding_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    model = FairRFModule.load_from_checkpoint(checkpoint)
+    data = TableDataModule(write(people(), tmp_path), target="hired", positive="yes", related=["age"])
+    with pytest.raises(InputError, match="give the checkpoint"):
+        trainer(tmp_path).predict(model, datamodule=data)
+
+
+def test_prediction_of_an_absurd_number_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'age' has 10 numbers too far from those of training"):
+        predict(write(people(10).assign(age=1e300), tmp_path), checkpoint, tmp_path)
+
+
+def test_prediction_names_lacking_columns(checkpoint: Path, tmp_path: Path) -> None:
+    new = people(10).rename(columns={"town": "twon"})
+    with pytest.raises(InputError, match="there is no column 'town'; did you mean 'twon'"):
+        predict(write(new, tmp_path), checkpoint, tmp_path)
+
+
+def test_prediction_after_dropping_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit, data = trainer(tmp_path, max_epochs=1), table(write(people(), tmp_path), missing="drop")
+    fit.fit(FairRFModule(eta=0.3), datamodule=data)
+    fit.save_checkpoint(tmp_path / "last.ckpt")
+    new = people(10).astype({"age": "float"})
+    new.loc[3, "age"] = np.nan
+    caplog.clear()
+    found = predict(write(new, tmp_path), tmp_path / "last.ckpt", tmp_path)
+    assert found["row"].tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert "1 rows are left out, as they have a missing value" in caplog.text
+
+
+def test_checkpoint_knows_the_columns_for_testing(checkpoint: Path, tmp_path: Path) -> None:
+    assert torch.load(checkpoint, weights_only=True)["TableDataModule"]["label_codes"] == {"no": 0, "yes": 1}
+    data = TableDataModule(str(checkpoint.parent / "people.csv"))
+    test = trainer(tmp_path)
+    test.test(
+        FairRFModule.load_from_checkpoint(checkpoint), datamodule=data, ckpt_path=checkpoint, verbose=False
+    )
+    assert "test_dp_gap" in test.callback_metrics
+    trained = table(str(checkpoint.parent / "people.csv"), categorical=["zip"])
+    assert data.state_dict() == trained.state_dict()
+
+
+def test_another_table_is_tested_with_a_warning(checkpoint: Path, tmp_path: Path) -> None:
+    data = TableDataModule(write(people(seed=5), tmp_path))
+    model = FairRFModule.load_from_checkpoint(checkpoint)
+    with pytest.warns(UserWarning, match="not the table that the checkpoint was trained on"):
+        trainer(tmp_path).test(model, datamodule=data, ckpt_path=checkpoint, verbose=False)
+    assert data.split_sizes == {"train": 200, "val": 80, "test": 120}
+
+
+def test_another_target_than_trained_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    data = TableDataModule(write(people(), tmp_path), target="town")
+    with pytest.raises(InputError, match="trained for 'hired'"):
+        trainer(tmp_path).test(
+            FairRFModule.load_from_checkpoint(checkpoint), datamodule=data, ckpt_path=checkpoint
+        )
+
+
+def test_s_may_be_named_after_training(tmp_path: Path) -> None:
+    data = table(write(people(), tmp_path), sensitive=None, drop=["sex"])
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(FairRFModule(eta=0.3), datamodule=data)
+    fit.save_checkpoint(tmp_path / "last.ckpt")
+    audited = TableDataModule(str(tmp_path / "people.csv"), sensitive="sex")
+    model = FairRFModule.load_from_checkpoint(tmp_path / "last.ckpt")
+    test = trainer(tmp_path)
+    test.test(model, datamodule=audited, ckpt_path=tmp_path / "last.ckpt", verbose=False)
+    assert "test_dp_gap" in test.callback_metrics
+    assert not audited.include_sensitive
+
+
+@pytest.mark.filterwarnings("ignore:.*smaller than the logging interval")
+def test_command_line(cli: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(people(), tmp_path)
+    options = "--data.target hired --data.positive yes --data.related [age,zip] --trainer.max_epochs 1"
+    cli(f"fit --data table --data.path people.csv --data.drop [sex] {options}")
+    assert "Gaps are not reported" in capsys.readouterr().out
+    write(people(30, seed=3).drop(columns=["hired", "sex"]), tmp_path, "new.csv")
+    checkpoint = "lightning_logs/version_0/checkpoints/last.ckpt"
+    cli(f"predict --data table --data.path new.csv --ckpt_path {checkpoint}")
+    assert pd.read_csv("predictions.csv")["row"].tolist() == list(range(30))
+    cli(f"test --data table --data.path people.csv --data.sensitive sex --ckpt_path {checkpoint}")
+    assert "Groups: f, m. Trained without: sex." in capsys.readouterr().out
+
+
+def test_copy_of_s_is_refused(tmp_path: Path) -> None:
+    frame = people().assign(gender=lambda table: table["sex"].map({"f": "woman", "m": "man"}))
+    with pytest.raises(InputError, match="'gender' is the sensitive attribute 'sex' in other words"):
+        table(write(frame, tmp_path))
+    table(write(frame, tmp_path), drop=["gender"])
+
+
+def test_more_groups_may_be_audited_than_trained_with(tmp_path: Path) -> None:
+    data = table(write(people(), tmp_path), sensitive=None, drop=["sex"], categorical=["zip"])
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(FairRFModule(eta=0.3), datamodule=data)
+    fit.save_checkpoint(tmp_path / "last.ckpt")
+    model = FairRFModule.load_from_checkpoint(tmp_path / "last.ckpt")
+    for groups, number in ((None, 3), (["01", "03"], 2)):
+        audited = TableDataModule(str(tmp_path / "people.csv"), sensitive="zip", groups=groups)
+        test = trainer(tmp_path)
+        test.test(model, datamodule=audited, ckpt_path=tmp_path / "last.ckpt", verbose=False)
+        assert "test_dp_gap" in test.callback_metrics
+        assert audited.num_groups == number
+        assert audited.include_sensitive
+
+
+def test_compressed_file_is_known_by_its_content(tmp_path: Path) -> None:
+    text = people().to_csv(index=False)
+    (tmp_path / "people").write_bytes(gzip.compress(text.encode()))
+    assert sum(table(str(tmp_path / "people")).split_sizes.values()) == 400

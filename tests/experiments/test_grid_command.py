@@ -1,0 +1,91 @@
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+
+SMALL = ["--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def test_a_grid_writes_results_and_plots_and_recommends(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["grid", *SMALL, "--eta", "0.2,0.5", "--beta", "0.4,0.6", "--seeds", "2"])
+    printed = capsys.readouterr().out
+    for part in (
+        "Test split",
+        "accuracy",
+        "dEO",
+        "dDP",
+        "Recommended without S: eta",
+        "with S on validation",
+    ):
+        assert part in printed
+    results = pd.read_csv("grid_synthetic/results.csv")
+    assert len(results) == (1 + 2 * 2) * 2
+    assert results["eta"].unique().tolist() == [0, 0.2, 0.5]
+    assert Path("grid_synthetic/pareto.png").stat().st_size > 10_000
+    assert "<svg" in Path("grid_synthetic/pareto.svg").read_text()
+
+
+def test_a_grid_goes_on_with_the_rows_of_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["grid", *SMALL, "--out", "mine", "--plot", "false", "--seeds", "3,8"]
+    main([*options, "--eta", "0.3"])
+    before = pd.read_csv("mine/results.csv")
+    main([*options, "--eta", "0.3,0.7"])
+    after = pd.read_csv("mine/results.csv")
+    pd.testing.assert_frame_equal(after.iloc[: len(before)], before)
+    assert after["eta"].tolist() == [0, 0, 0.3, 0.3, 0.7, 0.7]
+    assert after["seed"].tolist() == [3, 8] * 3
+    assert "pareto" not in capsys.readouterr().out
+
+
+def test_options_of_the_data_are_passed_on() -> None:
+    main(["grid", *SMALL, "--data.related", "[height]", "--eta", "0.3", "--seeds", "1", "--plot", "false"])
+    results = pd.read_csv("grid_synthetic/results.csv")
+    assert (results["related"] == "height").all()
+    assert results["data_options"].str.contains('"n_rows": 1000').all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--eta", "0.3"], "no data: name a data set, for example --data adult"),
+        (["--data", "adlt"], "did you mean 'adult'"),
+        ([*SMALL, "--eta", "a,b"], "--eta a,b: expected numbers"),
+        ([*SMALL, "--eta", "-1"], "eta = -1"),
+        ([*SMALL, "--beta", "0"], "beta = 0"),
+        ([*SMALL, "--seeds", "0"], "--seeds 0"),
+        ([*SMALL, "--seeds", "x"], "--seeds x"),
+        ([*SMALL, "--epochs", "0"], "epochs = 0"),
+        ([*SMALL, "--lr", "0"], "lr = 0"),
+        ([*SMALL, "--max_accuracy_loss", "-1"], "--max_accuracy_loss -1"),
+        ([*SMALL, "--backbone", "mpl"], "mpl"),
+        ([*SMALL, "--data.relatd", "[height]"], "relatd"),
+        ([*SMALL, "--data.related", "[heigt]"], "did you mean 'height'"),
+    ],
+)
+def test_bad_input_ends_in_a_few_lines_and_exit_code_2(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["grid", *options])
+    printed = capsys.readouterr().err
+    assert exit_info.value.code == 2
+    assert message in printed
+    assert len(printed.splitlines()) <= 6
+
+
+def test_without_matplotlib_the_plot_is_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit):
+        main(["grid", *SMALL, "--eta", "0.3", "--seeds", "1"])
+    assert "--plot false" in capsys.readouterr().err

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import yaml
+
+from fairrf_lightning.methods.command_line import METHODS, expand_method
+
+CLI: TypeAlias = Callable[[str], None]
+RUN = Path("lightning_logs/version_0")
+QUICK = "--trainer.max_epochs=1 --trainer.accelerator=cpu"
+SYNTHETIC = "--data synthetic --data.n_rows=1000"
+
+
+def config() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((RUN / "config.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def record() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((RUN / "run.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_trains_on_adult(method: str, cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"fit --data adult --method {method} --trainer.max_epochs=2 --trainer.accelerator=cpu")
+    printed = capsys.readouterr().out
+    expected = {
+        "fairrf": "Trained without: sex.\neta 0.6; lambda: age",
+        "vanilla": "Trained without: sex.\neta 0 (vanilla)",
+        "constrain_s": "Trained with: sex in the penalty, not as an input.\neta 0.6; lambda: sex 1.00",
+        "remove_r": "Trained without: sex, age, relationship, marital-status.\neta 0",
+        "ksmote": "Trained without: sex.\neta 0.6; lambda: cluster 1.00",
+        "arl": "Trained without: sex.\nARL: adversary with learning rate 0.01",
+    }
+    assert expected[method] in printed
+    assert record()["expose_sensitive"] is (method == "constrain_s")
+    assert record()["remove_related"] is (method == "remove_r")
+    assert record()["ksmote"] == ({"n_clusters": 4, "neighbours": 5} if method == "ksmote" else None)
+    assert config()["data"]["init_args"]["expose_sensitive"] is (method == "constrain_s")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_checkpoint_is_tested_as_it_was_trained(
+    method: str, cli: CLI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"fit {QUICK} {SYNTHETIC} --method {method}")
+    table = capsys.readouterr().out.split("Checkpoint")[0]
+    best = next((RUN / "checkpoints").glob("epoch*.ckpt"))
+    model = "--method arl" if method == "arl" else ""
+    cli(f"test --trainer.accelerator=cpu --data synthetic --data.n_rows=1000 {model} --ckpt_path {best}")
+    assert capsys.readouterr().out.split("Checkpoint")[0] == table
+
+
+def test_the_saved_config_repeats_the_run(cli: CLI) -> None:
+    cli(f"fit {QUICK} {SYNTHETIC} --data.ksmote.n_clusters=3 --method arl --model.pretrain_steps=0")
+    first = config()
+    assert first["data"]["init_args"]["ksmote"] == {"n_clusters": 3, "neighbours": 5}
+    cli(f"fit --config {RUN / 'config.yaml'}")
+    again = yaml.safe_load(Path("lightning_logs/version_1/config.yaml").read_text(encoding="utf-8"))
+    assert (again["data"], again["model"]) == (first["data"], first["model"])
+
+
+def test_options_of_a_method_may_follow_or_precede_it(cli: CLI) -> None:
+    cli(f"fit --model.adversary_lr=0.5 {QUICK} --method=arl {SYNTHETIC} --model.pretrain_steps=2")
+    arguments = config()["model"]["init_args"]
+    assert (arguments["adversary_lr"], arguments["pretrain_steps"]) == (0.5, 2)
+    assert config()["model"]["class_path"] == "fairrf_lightning.methods.ARLModule"
+
+
+def test_other_arguments_pass_unchanged() -> None:
+    args = ["fit", "--data", "adult", "--model.eta", "0.1"]
+    assert expand_method(args) == args
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--method ksmot", "did you mean 'ksmote'"),
+        ("--method vanilla --model.eta 0.3", "--method vanilla sets --model.eta=0"),
+        ("--method arl --model fairrf", "--method arl sets --model=arl"),
+        ("--method ksmote --data.expose_sensitive true", "expose_sensitive and ksmote"),
+        ("--method arl --model.backbone svm", "LinearSVM has a loss of its own"),
+        ("--method ksmote --data.ksmote.n_clusters 1", "n_clusters = 1"),
+    ],
+)
+def test_wrong_options_answer_in_a_line(
+    options: str, message: str, cli: CLI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli(f"fit {SYNTHETIC} {options}")
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_the_methods(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli("fit --help")
+    assert "constrain_s: --data.expose_sensitive=true" in " ".join(capsys.readouterr().out.split())
