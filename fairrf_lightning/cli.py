@@ -37,6 +37,7 @@ _DEFAULT_LOGGER = {
 # Commands of our own, imported when they are called; all others are those of LightningCLI.
 _COMMANDS = {
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
+    "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
 }
 
 

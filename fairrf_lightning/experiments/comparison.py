@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +22,14 @@ class Interval(NamedTuple):
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
 
 
-def mean_interval(values: np.ndarray | pd.Series, level: float = 0.95) -> Interval:
+def mean_interval(values: Iterable[float], level: float = 0.95) -> Interval:
     """Return the t-interval of a mean over seeds."""
-    values = np.asarray(values, dtype=float)
-    if len(values) < 2:
-        return Interval(float(values.mean()), float("nan"), float("nan"))
-    radius = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return Interval(float(values.mean()), float(values.mean() - radius), float(values.mean() + radius))
+    array = np.array(list(values), dtype=float)
+    mean = float(array.mean())
+    if len(array) < 2:
+        return Interval(mean, float("nan"), float("nan"))
+    radius = float(stats.t.ppf((1 + level) / 2, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
+    return Interval(mean, mean - radius, mean + radius)
 
 
 def difference(runs: pd.DataFrame, baseline: pd.DataFrame, measure: str) -> Interval:

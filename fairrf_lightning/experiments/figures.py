@@ -54,7 +54,7 @@ def _fronts(runs: pd.DataFrame, data: str) -> Figure:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("accuracy")
     axes[1].legend(frameon=False)
-    figure.suptitle(f"{data.upper()}, S out of the inputs: test split, mean and standard deviation over seeds")
+    figure.suptitle(f"{data.upper()}, S out of the inputs: test split, mean and std over seeds")
     return figure
 
 
@@ -69,13 +69,14 @@ def _sensitivity(grid: pd.DataFrame) -> Figure:
 
 
 def _heat_map(axis: Axes, table: pd.DataFrame, title: str) -> None:
-    image = axis.imshow(table, cmap="cividis", origin="lower", aspect="auto")
+    values = table.to_numpy(dtype=float)
+    axis.imshow(values, cmap="cividis", origin="lower", aspect="auto")
     axis.set_xticks(range(table.shape[1]), [f"{beta:g}" for beta in table.columns])
     axis.set_yticks(range(table.shape[0]), [f"{eta:g}" for eta in table.index])
     for row, column in ((r, c) for r in range(table.shape[0]) for c in range(table.shape[1])):
-        value = float(table.iloc[row, column])
-        dark = image.norm(value) < 0.5
-        axis.text(column, row, f"{value:.3f}", ha="center", va="center", color="w" if dark else "k", fontsize=8)
+        value = values[row, column]
+        color = "w" if value < (values.min() + values.max()) / 2 else "k"
+        axis.text(column, row, f"{value:.3f}", ha="center", va="center", color=color, fontsize=8)
     axis.set(xlabel="beta", ylabel="eta", title=title)
 
 

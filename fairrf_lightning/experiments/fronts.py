@@ -13,9 +13,10 @@ _AXES = ["test_acc", "test_eo_gap", "test_dp_gap"]
 def front(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the mean measures of each setting that no other setting of the same runs dominates."""
     means = runs.groupby(OPTIONS, dropna=False)[_AXES].mean().reset_index()
-    points = means[_AXES].to_numpy() * [-1, 1, 1]
+    points = means[_AXES].to_numpy(dtype=float) * np.array([-1.0, 1.0, 1.0])
     worse = (points[:, None] >= points[None]).all(-1) & (points[:, None] > points[None]).any(-1)
-    return means[~worse.any(1)].sort_values("test_acc").reset_index(drop=True)
+    kept: pd.DataFrame = means.loc[~np.any(worse, axis=1)]
+    return kept.sort_values(by="test_acc").reset_index(drop=True)
 
 
 def hypervolume(runs: pd.DataFrame, reference: tuple[float, float]) -> dict[str, float]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from itertools import product
@@ -12,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
+from fairrf_lightning.experiments.progress import progress_bar
 from fairrf_lightning.experiments.recommend import recommend, summarise
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Schedule, Setting
@@ -41,7 +38,7 @@ def run_grid(args: Sequence[str]) -> None:
     name = getattr(data, "name", type(data).__name__)
     folder = Path(options.out or f"grid_{name}")
     total = len(settings) * len(seeds) * schedule.epochs
-    with _progress_bar(f"{len(settings)} settings x {len(seeds)} seeds", total) as advance:
+    with progress_bar(f"{len(settings)} settings x {len(seeds)} seeds", total) as advance:
         results = run_settings(
             make_data, settings, seeds, schedule, path=folder / "results.csv", advance=advance
         )
@@ -122,17 +119,3 @@ def _seeds(text: str) -> list[int]:
     if len(numbers) == 1 and numbers[0] < 1:
         raise InputError(f"--seeds {text}: expected 1 or more.")
     return list(range(numbers[0])) if len(numbers) == 1 else list(dict.fromkeys(numbers))
-
-
-@contextmanager
-def _progress_bar(description: str, total: int) -> Iterator[Any]:
-    loud = logging.getLogger("lightning.pytorch")
-    level = loud.level
-    loud.setLevel(logging.WARNING)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task(description, total=total)
-            yield lambda epochs: progress.advance(task, epochs)
-    finally:
-        loud.setLevel(level)

@@ -23,7 +23,8 @@ class Row(NamedTuple):
     dp: Cell
 
 
-def _row(acc: float, acc_std: float, eo: float, eo_std: float, dp: float, dp_std: float) -> Row:
+def _row(*printed: float) -> Row:
+    acc, acc_std, eo, eo_std, dp, dp_std = printed
     return Row(Cell(acc, acc_std), Cell(eo, eo_std), Cell(dp, dp_std))
 
 

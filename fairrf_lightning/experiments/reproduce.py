@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.figures import draw_figures
 from fairrf_lightning.experiments.paper import CASE_STUDY
-from fairrf_lightning.experiments.plans import DATA, PARTS, Plan, plans
+from fairrf_lightning.experiments.plans import DATA, EPOCHS_TIMES, PARTS, Plan, plans
 from fairrf_lightning.experiments.progress import progress_bar
 from fairrf_lightning.experiments.report import write_report
 from fairrf_lightning.experiments.results_file import ResultsFile
@@ -56,8 +57,10 @@ def reproduce(parts: Sequence[str], folder: Path, seeds: list[int], schedule: Sc
         schedule: How long and how fast to train.
     """
     todo = plans(parts)
-    models = sum(len(plan.settings) + len(plan.baselines) for plan in todo) * len(seeds)
-    with progress_bar(f"{models} models", models * schedule.epochs) as advance:
+    models = [(len(plan.settings) + len(plan.baselines)) * len(seeds) for plan in todo]
+    epochs = [schedule.epochs * EPOCHS_TIMES.get(plan.data, 1) for plan in todo]
+    total = sum(many * long for many, long in zip(models, epochs, strict=True))
+    with progress_bar(f"{sum(models)} models", total) as advance:
         frames = [_run(plan, folder / "results.csv", seeds, schedule, advance) for plan in todo]
     return pd.concat(frames, ignore_index=True)
 
@@ -66,6 +69,7 @@ def _run(
     plan: Plan, path: Path, seeds: list[int], schedule: Schedule, advance: Callable[[int], None]
 ) -> pd.DataFrame:
     make_data = partial(DATA[plan.data], include_sensitive=plan.include_sensitive)
+    schedule = replace(schedule, epochs=schedule.epochs * EPOCHS_TIMES.get(plan.data, 1))
     frames = [run_settings(make_data, plan.settings, seeds, schedule, path=path, advance=advance)]
     for method in plan.baselines:
         frames.append(run_singles(method, make_data, seeds, schedule, ResultsFile(path)))
@@ -79,9 +83,8 @@ def _correlations(data: TabularDataModule, name: str) -> dict[str, float]:
     """Return the multiple correlation of each feature's columns with the label and with S."""
     loaders = (data.val_dataloader(), data.test_dataloader())
     batches = [batch for loader in loaders for batch in loader]
-    inputs, target, groups = (
-        torch.cat([batch[key] for batch in batches]).double().numpy() for key in ("inputs", "target", "groups")
-    )
+    keys = ("inputs", "target", "groups")
+    inputs, target, groups = (torch.cat([batch[key] for batch in batches]).double().numpy() for key in keys)
     known = groups >= 0
     owners = data.encoder.owners
     found: dict[str, Any] = {}

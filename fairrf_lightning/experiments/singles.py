@@ -46,9 +46,7 @@ def _parts(
     return FairRFModule(eta=_ETAS[method], lr=schedule.lr), make_data(seed=seed, ksmote=KSMOTE())
 
 
-def _measures(
-    module: FairRFModule, data: TabularDataModule, schedule: Schedule
-) -> Iterator[tuple[str, Any]]:
+def _measures(module: FairRFModule, data: TabularDataModule, schedule: Schedule) -> Iterator[tuple[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         best = ModelCheckpoint(folder, monitor="val_objective")
         own = [PretrainCallback(epochs=schedule.pretrain_epochs), LambdaUpdateCallback(), best]
@@ -62,7 +60,7 @@ def _measures(
         trainer.fit(module, data)
         logged: dict[str, float] = {}
         for run in (trainer.validate, trainer.test):
-            logged |= run(module, data, ckpt_path=best.best_model_path, weights_only=True, verbose=False)[0]  # type: ignore[operator]
+            logged |= run(module, data, ckpt_path=best.best_model_path, weights_only=True, verbose=False)[0]
     for stage in ("val", "test"):
         yield from ((f"{stage}_{name}", logged[f"{stage}_{name}"]) for name in ("acc", "loss", "objective"))
         for gap in ("eo", "dp", "eodds"):
