@@ -32,6 +32,7 @@ def print_report(
     lines = [
         f"Recommended without S: {without_s}, by the largest eta that keeps mean validation accuracy",
         f"within {max_accuracy_loss:g} of eta 0, and among its betas by the smallest mean penalty.",
+        f"Its lambda: {_lambda(chosen.without_s) or 'none'}.",
         f"For comparison, with S on validation: {with_s}, the smallest dEO + dDP within the same accuracy.",
         f"S is '{data.sensitive}': {'an' if data.include_sensitive else 'no'} input of the models.",
         f"Written: {', '.join(map(str, files))}",
@@ -42,14 +43,14 @@ def print_report(
 
 def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Table:
     table = Table(title=f"Test split, mean +- standard deviation of {num_seeds} seeds")
-    for heading in ("eta", "beta", *_MEASURES.values(), "lambda", ""):
-        table.add_column(heading, justify="left" if heading in ("lambda", "") else "right")
+    for heading in ("eta", "beta", *_MEASURES.values(), ""):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for index, row in summary.iterrows():
         marks = {"without S": chosen.without_s.name, "with S": chosen.with_s.name}
         mark = ", ".join(name for name, marked in marks.items() if marked == index)
         beta = "" if row["eta"] == 0 else f"{row['beta']:g}"
         measures = (_with_spread(row[name], row[f"{name}_std"]) for name in _MEASURES)
-        table.add_row(f"{row['eta']:g}", beta, *measures, _lambda(row), mark)
+        table.add_row(f"{row['eta']:g}", beta, *measures, mark)
     return table
 
 
