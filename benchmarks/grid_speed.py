@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.backbones import MLP
 from fairrf_lightning.callbacks import LambdaUpdateCallback
-from fairrf_lightning.datamodules import AdultDataModule
+from fairrf_lightning.datamodules import AdultDataModule, TensorBatches
 from fairrf_lightning.experiments import Schedule, Setting, Stack
 
 ETAS, BETAS, SEEDS = (0.2, 0.25, 0.3, 0.35, 0.4), (0.4, 0.5, 0.6, 0.7, 0.8), range(5)
@@ -79,7 +79,7 @@ def stack_rate(dropout: float, epochs: int) -> float:
 
 def bare_rate(data: AdultDataModule, dropout: float, epochs: int) -> float:
     """Return the model-epochs a second of a bare loop."""
-    tensors = data.train_dataloader().tensors
+    tensors = training_tensors(data)
     net = MLP(data.n_features, dropout=dropout)
     penalty = RelatedFeaturePenalty(data.related_columns, eta=0.3)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
@@ -103,7 +103,7 @@ def bare_rate(data: AdultDataModule, dropout: float, epochs: int) -> float:
 
 def stock_rate(data: AdultDataModule, dropout: float, epochs: int) -> float:
     """Return the model-epochs a second of a stock Lightning fit."""
-    tensors = data.train_dataloader().tensors
+    tensors = training_tensors(data)
     dataset = TensorDataset(tensors["inputs"], tensors["target"])
     loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, drop_last=True)
     timer = EpochTimer()
@@ -115,6 +115,13 @@ def stock_rate(data: AdultDataModule, dropout: float, epochs: int) -> float:
     )
     trainer.fit(StockModule(data, dropout), loader)
     return 1 / statistics.median(timer.seconds[1:])
+
+
+def training_tensors(data: AdultDataModule) -> dict[str, Tensor]:
+    """Return all training rows."""
+    loader = data.train_dataloader()
+    assert isinstance(loader, TensorBatches)  # noqa: S101 - Adult is held in memory
+    return loader.tensors
 
 
 @contextlib.contextmanager
