@@ -144,6 +144,7 @@ def test_the_recommendation_takes_the_largest_affordable_eta_without_looking_at_
     assert len(summary) == len(rows)
     chosen = recommend(summary, max_accuracy_loss=0.01)
     assert (chosen.without_s["eta"], chosen.without_s["beta"]) == (1.0, 0.8)
+    assert chosen.with_s is not None
     assert chosen.with_s["eta"] == 0.5
     with pytest.raises(InputError, match="add 0"):
         recommend(summary[summary["eta"] > 0])
