@@ -30,7 +30,7 @@ def print_report(
     console.print(_table(summary, chosen, num_seeds))
     lines = [
         f"Recommended without S: {_name(chosen.without_s)}, by the largest eta that keeps mean",
-        f"validation accuracy within {max_accuracy_loss:g} of eta 0, and among its betas by the smallest mean penalty.",
+        f"validation accuracy within {max_accuracy_loss:g} of eta 0; of its betas the smallest mean penalty.",
         f"Its lambda: {_lambda(chosen.without_s) or 'none'}.",
         *_about_sensitive(chosen, data),
         f"Written: {', '.join(map(str, files))}",
