@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from torch import Tensor
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import (
     Moments,
+    Rule,
     Statistic,
     batch_moments,
     correlation_interval,
@@ -399,6 +400,54 @@ def test_rows_of_a_batch_are_solved_each_with_its_beta() -> None:
     for i, j in np.ndindex(4, 3):
         assert torch.equal(together[i, j], solve_lambda(penalties[i, j], beta[i, j]))
         assert torch.equal(shared[i, j], solve_lambda(penalties[i, j], 0.125))
+
+
+@pytest.mark.parametrize("num_features", [2, 5])
+def test_the_worst_case_lambda_agrees_with_a_general_solver(num_features: int) -> None:
+    penalties = torch.linspace(0.1, 0.6, num_features, dtype=torch.float64).numpy()
+
+    def regret(weights: np.ndarray) -> float:
+        return float(-weights @ penalties + 0.4 * weights @ weights)
+
+    found = minimize(
+        regret,
+        np.full(num_features, 1 / num_features),
+        bounds=[(0, 1)] * num_features,
+        constraints=[LinearConstraint(np.ones((1, num_features)), 1, 1)],
+        tol=1e-12,
+    )
+    solved = solve_lambda(torch.from_numpy(penalties), 0.4, rule="worst_case")
+    np.testing.assert_allclose(solved.numpy(), found.x, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+def test_lambda_over_chosen_features_is_that_without_the_others(rule: Rule) -> None:
+    penalties = torch.tensor([[0.3, 0.01, 0.2, 0.9], [0.1, 0.5, 0.2, 0.4]])
+    chosen = torch.tensor([[True, False, True, False], [False, True, True, True]])
+    weights = solve_lambda(penalties, 0.3, rule, chosen)
+    for row in range(2):
+        alone = solve_lambda(penalties[row, chosen[row]], 0.3, rule)
+        assert weights[row, chosen[row]].tolist() == alone.tolist()
+        assert weights[row, ~chosen[row]].tolist() == [0.0] * int((~chosen[row]).sum())
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(InputError, match="worst_case"):
+        solve_lambda(torch.rand(3), 0.5, rule="best")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("statistic", get_args(Statistic))
+def test_models_may_share_the_rows_of_their_seed(statistic: Statistic, masked: bool) -> None:  # noqa: FBT001 - parametrised
+    torch.manual_seed(0)
+    preds, related, owner = torch.rand(3, 4, 20), torch.randn(3, 1, 20, 5), torch.tensor([0, 1, 1, 2, 0])
+    mask = torch.rand(3, 1, 20) > 0.4 if masked else None
+    together = feature_penalties(preds, related, owner, 3, statistic=statistic, mask=mask)
+    for s in range(3):
+        for p in range(4):
+            rows = None if mask is None else mask[s, 0]
+            alone = feature_penalties(preds[s, p], related[s, 0], owner, 3, statistic=statistic, mask=rows)
+            torch.testing.assert_close(together[s, p], alone)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -415,3 +415,20 @@ def test_step_on_two_processes_is_the_step_of_one_on_all_rows(tmp_path: Path) ->
             torch.testing.assert_close(rank[name], single, rtol=1e-12, atol=1e-12, msg=name)
         for key in single:
             assert torch.equal(ranks[0][name][key], ranks[1][name][key]), f"{name}: {key} differs"
+
+
+def test_each_stacked_model_may_have_its_own_features() -> None:
+    chosen = torch.tensor([[True, False, True], [True, True, True]])
+    related = {"a": [0], "b": [1], "c": [2]}
+    penalty = RelatedFeaturePenalty(related, eta=torch.ones(2), chosen=chosen)
+    torch.testing.assert_close(penalty.weights, torch.tensor([[1 / 2, 0, 1 / 2], [1 / 3] * 3]))
+    penalty(torch.randn(2, 30), torch.randn(30, 3))
+    penalty.update_weights(10.0)
+    assert (penalty.weights > 0).tolist() == chosen.tolist()
+    assert "chosen" not in penalty.state_dict()
+
+
+@pytest.mark.parametrize("chosen", [torch.tensor([[True], [False]]), torch.tensor([True])])
+def test_models_without_features_are_refused(chosen: Tensor) -> None:
+    with pytest.raises(InputError, match="chosen"):
+        RelatedFeaturePenalty({"a": [0]}, eta=torch.ones(2), chosen=chosen)

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-COMMANDS = re.findall(r"^python train\.py (fit .*)$", README, flags=re.MULTILINE)
+BASH = "\n".join(re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL))
+COMMANDS = re.findall(r"^python train\.py (fit .*)$", BASH, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("block", PYTHON)

@@ -45,7 +45,7 @@ def run_grid(args: Sequence[str]) -> None:
     summary = summarise(results)
     chosen = recommend(summary, options.max_accuracy_loss)
     files = [folder / "results.csv"]
-    if options.plot:
+    if options.plot and chosen.with_s is not None:
         title = f"{name}: test split, mean and standard deviation of {len(seeds)} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
     budget = options.max_accuracy_loss

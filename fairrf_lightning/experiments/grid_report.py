@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -28,28 +28,39 @@ def print_report(
     """Print the table of settings, the recommendation with its rule, and the files."""
     console = Console()
     console.print(_table(summary, chosen, num_seeds))
-    without_s, with_s = _name(chosen.without_s), _name(chosen.with_s)
     lines = [
-        f"Recommended without S: {without_s}, by the largest eta that keeps mean validation accuracy",
-        f"within {max_accuracy_loss:g} of eta 0, and among its betas by the smallest mean penalty.",
-        f"For comparison, with S on validation: {with_s}, the smallest dEO + dDP within the same accuracy.",
-        f"S is '{data.sensitive}': {'an' if data.include_sensitive else 'no'} input of the models.",
+        f"Recommended without S: {_name(chosen.without_s)}, by the largest eta that keeps mean",
+        f"validation accuracy within {max_accuracy_loss:g} of eta 0; of its betas the smallest mean penalty.",
+        f"Its lambda: {_lambda(chosen.without_s) or 'none'}.",
+        *_about_sensitive(chosen, data),
         f"Written: {', '.join(map(str, files))}",
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def _about_sensitive(chosen: Recommendation, data: TabularDataModule) -> Iterator[str]:
+    if chosen.with_s is None:
+        yield "Gaps are not reported: the data do not say which group a row belongs to."
+        return
+    name = _name(chosen.with_s)
+    yield f"For comparison, with S on validation: {name}, the smallest dEO + dDP within the same accuracy."
+    yield f"S is '{data.sensitive}': {'an' if data.include_sensitive else 'no'} input of the models."
+
+
 def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Table:
     table = Table(title=f"Test split, mean +- standard deviation of {num_seeds} seeds")
-    for heading in ("eta", "beta", *_MEASURES.values(), "lambda", ""):
-        table.add_column(heading, justify="left" if heading in ("lambda", "") else "right")
+    known = {name: heading for name, heading in _MEASURES.items() if name in summary}
+    for heading in ("eta", "beta", *known.values(), ""):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for index, row in summary.iterrows():
-        marks = {"without S": chosen.without_s.name, "with S": chosen.with_s.name}
-        mark = ", ".join(name for name, marked in marks.items() if marked == index)
+        marks = {"without S": chosen.without_s, "with S": chosen.with_s}
+        mark = ", ".join(
+            name for name, marked in marks.items() if marked is not None and marked.name == index
+        )
         beta = "" if row["eta"] == 0 else f"{row['beta']:g}"
-        measures = (_with_spread(row[name], row[f"{name}_std"]) for name in _MEASURES)
-        table.add_row(f"{row['eta']:g}", beta, *measures, _lambda(row), mark)
+        measures = (_with_spread(row[name], row[f"{name}_std"]) for name in known)
+        table.add_row(f"{row['eta']:g}", beta, *measures, mark)
     return table
 
 

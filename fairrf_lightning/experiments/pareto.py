@@ -52,10 +52,10 @@ def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title
         dots = axes.scatter(x, y, c=summary["eta"], cmap="viridis", zorder=3)
         front = pareto_front(y, x)
         axes.plot(x.iloc[front], y.iloc[front], color="gray", linewidth=1, zorder=2, label="Pareto front")
-        for row, marker, name in (
-            (chosen.without_s, "o", "recommended, without S"),
-            (chosen.with_s, "s", "smallest gaps, S on validation"),
-        ):
+        marked = [(chosen.without_s, "o", "recommended, without S")]
+        if chosen.with_s is not None:
+            marked.append((chosen.with_s, "s", "smallest gaps, S on validation"))
+        for row, marker, name in marked:
             style = {"facecolors": "none", "edgecolors": "crimson", "linewidths": 1.5, "zorder": 4}
             axes.scatter(row[f"test_{gap}"], row["test_acc"], s=130, marker=marker, label=name, **style)
         axes.set(xlabel=label, ylabel="accuracy" if gap == "eo_gap" else "")

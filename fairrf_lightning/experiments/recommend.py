@@ -17,11 +17,12 @@ class Recommendation:
 
     Args:
         without_s: The largest eta whose validation accuracy is within the budget.
-        with_s: The smallest ``dEO + dDP`` on validation within the same budget; it needs S there.
+        with_s: The smallest ``dEO + dDP`` on validation within the same budget; it needs S there, and
+            is ``None`` where no gap is known.
     """
 
     without_s: pd.Series
-    with_s: pd.Series
+    with_s: pd.Series | None
 
 
 def summarise(results: pd.DataFrame) -> pd.DataFrame:
@@ -46,9 +47,9 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
         raise InputError("the budget of accuracy is relative to eta 0: add 0 to the etas.")
     affordable = summary[summary["val_acc"] >= vanilla.max() - max_accuracy_loss]
     strongest = affordable[affordable["eta"] == affordable["eta"].max()]
-    gaps = affordable["val_eo_gap"] + affordable["val_dp_gap"]
+    gaps = affordable.reindex(columns=["val_eo_gap", "val_dp_gap"]).sum(axis=1, skipna=False)
     without_s = strongest.loc[_mean_penalty(strongest).idxmin()]
-    with_s = affordable.loc[gaps.idxmin()] if gaps.notna().any() else without_s
+    with_s = affordable.loc[gaps.idxmin()] if gaps.notna().any() else None
     return Recommendation(without_s, with_s)
 
 

@@ -17,11 +17,12 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.setting import Schedule, Setting
 
 _KEY = "key"
+_DATA_OPTIONS = ("split", "batch_size", "groups", "include_sensitive", "remove_related", "ksmote")
 
 
 def identity(data: TabularDataModule, setting: Setting, seed: int, schedule: Schedule) -> dict[str, Any]:
     """Return what decides on the figures of a model; its hash, ``key``, comes last."""
-    options = {name: getattr(data, name) for name in ("split", "batch_size", "groups", "include_sensitive")}
+    options = {name: getattr(data, name) for name in _DATA_OPTIONS}
     options |= {name: getattr(data, name) for name in data.table_options}
     columns = {
         "data": getattr(data, "name", type(data).__name__),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,10 @@ def run_settings(
     missing = {pair: row for pair, row in rows.items() if not results.has(row["key"])}
     if advance is not None:
         advance(schedule.epochs * (len(rows) - len(missing)))
-    for chunk, chunk_seeds in plan_stacks(list(missing), max_models):
+    # KSMOTE adds another number of rows in each split, so its seeds cannot share batches.
+    together = [seeds] if data.ksmote is None else [[seed] for seed in seeds]
+    pairs = [[pair for pair in missing if pair[1] in some] for some in together]
+    for chunk, chunk_seeds in chain.from_iterable(plan_stacks(some, max_models) for some in pairs):
         stack = Stack(make_data, chunk, chunk_seeds, schedule)
         models = len(chunk) * len(chunk_seeds)
         stack.fit([] if advance is None else [_ReportEpochs(advance, models)])

@@ -46,8 +46,8 @@ class Setting:
         given: ``"all"`` rows or the ``"positives"``.
         backbone: ``"mlp"``, ``"linear"`` or ``"svm"``.
         dropout: Dropout of the MLP.
-        uses_sensitive: Whether S may be a related feature (ConstrainS). It then is in the training
-            batches, for the penalty only; it stays no input of the model.
+        uses_sensitive: Whether S takes the place of the related features (ConstrainS). It then is in
+            the training batches, for the penalty only; it stays no input of the model.
         method: A name for reports.
 
     >>> Setting(eta=0.6).recipe.backbone
@@ -84,6 +84,10 @@ class Setting:
 
     def related_in(self, data: TabularDataModule) -> tuple[str, ...]:
         """Return the related features on these data."""
+        if (self.uses_sensitive or data.expose_sensitive) and data.sensitive is not None:
+            return (data.sensitive,)
+        if data.ksmote is not None:
+            return ("cluster",)
         return tuple(data.related) if self.related is None else self.related
 
     def as_row(self, data: TabularDataModule) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Stack:
 
     Args:
         make_data: Returns the data module; called with ``seed=...``, and with
-            ``include_sensitive=True`` where the recipe uses S.
+            ``expose_sensitive=True`` where the recipe uses S.
         settings: The settings, all with the same recipe.
         seeds: Each seed is a split, an order of batches and an initialisation.
         schedule: How long and how fast to train.
@@ -47,7 +47,7 @@ class Stack:
         self.seeds = list(seeds)
         self.schedule = schedule or Schedule()
         self.best = KeepBestWeights()
-        parts, self._hidden = _read(make_data, self.recipe, self.seeds)
+        parts = _read(make_data, self.recipe, self.seeds)
         self.data = StackedData(parts)
         self.module = self._build_module(parts[0])
 
@@ -80,10 +80,11 @@ class Stack:
         return values
 
     def _build_module(self, data: TabularDataModule) -> StackedModule:
-        owners = data.encoder.owners
+        # Columns that stand beside the inputs (S, clusters) or are among them.
+        owners = data.encoder.owners if data.related_width is None else data.related_columns
         features = list(dict.fromkeys(f for setting in self.settings for f in setting.related_in(data)))
         for name in features:
-            _check_feature(name, owners, self.recipe, data)
+            _check_feature(name, owners)
         chosen = torch.tensor(
             [[f in setting.related_in(data) for f in features] for setting in self.settings]
         )
@@ -95,39 +96,31 @@ class Stack:
             given=self.recipe.given,
             chosen=chosen.expand(*shape, -1).clone(),
         )
-        backbone = StackedBackbone(_backbone_maker(self.recipe), self.seeds, self._input_columns(owners))
+        columns = self._input_columns(data.encoder.owners)
+        backbone = StackedBackbone(_backbone_maker(self.recipe), self.seeds, columns)
         return StackedModule(backbone, penalty, data.num_groups, self.schedule.lr)
 
     def _input_columns(self, owners: dict[str, list[int]]) -> Tensor:
         columns = torch.ones(len(self.settings), sum(map(len, owners.values())), dtype=torch.bool)
         for row, setting in zip(columns, self.settings, strict=True):
-            for name in (*setting.removed, *self._hidden):
+            for name in setting.removed:
                 if name not in owners:
                     raise InputError(f"removed: there is no feature '{name}'; {did_you_mean(name, owners)}")
                 row[owners[name]] = False
         return columns
 
 
-def _read(
-    make_data: MakeData, recipe: Recipe, seeds: Sequence[int]
-) -> tuple[list[TabularDataModule], tuple[str, ...]]:
-    """Return the data of each seed, and the features that no model has as inputs."""
-    parts = [make_data(seed=seed) for seed in seeds]
-    hidden: tuple[str, ...] = ()
-    if recipe.uses_sensitive and parts[0].sensitive is not None and not parts[0].include_sensitive:
-        hidden = (parts[0].sensitive,)
-        parts = [make_data(seed=seed, include_sensitive=True) for seed in seeds]
+def _read(make_data: MakeData, recipe: Recipe, seeds: Sequence[int]) -> list[TabularDataModule]:
+    options = {"expose_sensitive": True} if recipe.uses_sensitive else {}
+    parts = [make_data(seed=seed, **options) for seed in seeds]
     parts[0].prepare_data()
-    return parts, hidden
+    return parts
 
 
-def _check_feature(name: str, owners: dict[str, list[int]], recipe: Recipe, data: TabularDataModule) -> None:
-    if name == data.sensitive and not recipe.uses_sensitive:
-        raise InputError(
-            f"related: '{name}' is the sensitive attribute; say uses_sensitive=True to train with it."
-        )
+def _check_feature(name: str, owners: dict[str, list[int]]) -> None:
     if name not in owners:
-        raise InputError(f"related: there is no feature '{name}'; {did_you_mean(name, owners)}")
+        hint = did_you_mean(name, owners)
+        raise InputError(f"related: there is no feature '{name}' (S has to be opted in by name); {hint}")
 
 
 def _backbone_maker(recipe: Recipe) -> Callable[[int], nn.Module]:

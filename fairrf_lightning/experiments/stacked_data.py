@@ -25,6 +25,8 @@ class StackedBatches:
 
     def __init__(self, loaders: Sequence[TensorBatches]) -> None:
         self.loaders = list(loaders)
+        if len({len(loader) for loader in self.loaders}) > 1:
+            raise InputError("the seeds have different numbers of batches: train them in separate stacks.")
 
     def __len__(self) -> int:
         return len(self.loaders[0])

@@ -42,7 +42,9 @@ class StackedMetrics:
         self._rows += target.shape[-1]
         self._loss = self._loss + loss.double() * target.shape[-1]
         self._right = self._right + (hard == (target.unsqueeze(1) > 0.5)).sum(-1)
-        self._related.update(probs, batch["inputs"].unsqueeze(1), target.unsqueeze(1))
+        self._related.update(probs, related_of(batch).unsqueeze(1), target.unsqueeze(1))
+        if "groups" not in batch:
+            return
         cells = self._cells(target, batch["groups"])
         self._counts = self._counts + cells.sum(1)
         for mode, values in (("hard", hard), ("prob", probs)):
@@ -55,7 +57,7 @@ class StackedMetrics:
         loss, total = torch.as_tensor(self._loss) / self._rows, self._penalty.total(by_feature)
         values = {"loss": loss, "penalty": total, "objective": loss + total}
         values |= {"acc": torch.as_tensor(self._right) / self._rows}
-        for mode, sums in self._sums.items():
+        for mode, sums in self._sums.items() if isinstance(self._counts, Tensor) else ():
             suffix = "" if mode == "hard" else "_prob"
             rates = self._rates(torch.as_tensor(sums))
             for name, conditions in _CONDITIONS.items():
@@ -75,3 +77,8 @@ class StackedMetrics:
         counts = torch.as_tensor(self._counts).unsqueeze(1)
         positives, negatives = (sums / counts).unbind(-2)
         return {"all": sums.sum(-2) / counts.sum(-2), "positives": positives, "negatives": negatives}
+
+
+def related_of(batch: dict[str, Tensor]) -> Tensor:
+    """Return the columns that the penalty is on, ``(S, N, C)``: beside the inputs, or these."""
+    return batch["related"] if "related" in batch else batch["inputs"]

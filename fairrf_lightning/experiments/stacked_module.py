@@ -7,7 +7,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
-from fairrf_lightning.experiments.stacked_metrics import StackedMetrics
+from fairrf_lightning.experiments.stacked_metrics import StackedMetrics, related_of
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
@@ -46,7 +46,8 @@ class StackedModule(LightningModule):
 
     def training_step(self, batch: dict[str, Tensor]) -> Tensor:
         logits = self(batch["inputs"])
-        penalties: Tensor = self.penalty(logits, batch["inputs"].unsqueeze(1), batch["target"].unsqueeze(1))
+        related, target = related_of(batch).unsqueeze(1), batch["target"].unsqueeze(1)
+        penalties: Tensor = self.penalty(logits, related, target)
         return (self.task_losses(logits, batch) + penalties).sum()
 
     def on_validation_epoch_start(self) -> None:

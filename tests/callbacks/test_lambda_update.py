@@ -161,6 +161,22 @@ def test_collapse_is_told_once() -> None:
     assert "now 1e-09" in told[0]
 
 
+def test_the_rule_and_a_beta_for_each_model_are_passed_on() -> None:
+    penalty = RelatedFeaturePenalty(RELATED, eta=torch.ones(2))
+    inputs, preds = torch.randn(50, 3), torch.randn(2, 50)
+    penalty(preds, inputs)
+    found = penalty.penalties(penalty.moments(preds.sigmoid(), inputs))
+    LambdaUpdateCallback([0.1, 2.0], rule="worst_case")._update(penalty)
+    expected = solve_lambda(found, torch.tensor([0.1, 2.0]), rule="worst_case")
+    torch.testing.assert_close(penalty.weights, expected)
+
+
+@pytest.mark.parametrize("options", [{"beta": [0.5, 0.0]}, {"rule": "best"}])
+def test_impossible_betas_and_rules_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="expected"):
+        LambdaUpdateCallback(**options)
+
+
 def test_single_feature_cannot_collapse() -> None:
     """Its weight is always 1; a warning would fail this test."""
     weights = fit(UserModule({"age": [0]}), LambdaUpdateCallback(beta=1e-9, every_n_steps=1), max_epochs=1)

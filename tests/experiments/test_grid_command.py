@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2"]
 
@@ -44,6 +45,20 @@ def test_a_grid_goes_on_with_the_rows_of_its_folder(capsys: pytest.CaptureFixtur
     assert after["eta"].tolist() == [0, 0, 0.3, 0.3, 0.7, 0.7]
     assert after["seed"].tolist() == [3, 8] * 3
     assert "pareto" not in capsys.readouterr().out
+
+
+def test_a_table_without_a_sensitive_column_gets_a_recommendation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = SyntheticDataModule(n_rows=1000).read().drop(columns="group")
+    table.to_csv("mine.csv", index=False)
+    options = ["--data.path", "mine.csv", "--data.target", "label", "--data.positive", "1"]
+    options += ["--data.related", "[height,income]", "--epochs", "2", "--eta", "0.3", "--seeds", "2"]
+    main(["grid", "--data", "table", *options])
+    printed = capsys.readouterr().out
+    assert "Recommended without S" in printed
+    assert "Gaps are not reported" in printed
+    assert "dEO" not in printed
 
 
 def test_options_of_the_data_are_passed_on() -> None:

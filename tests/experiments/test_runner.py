@@ -10,6 +10,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack, recommend, run_settings, summarise
 from fairrf_lightning.experiments.pareto import pareto_front
 from fairrf_lightning.experiments.runner import plan_stacks
+from fairrf_lightning.methods import KSMOTE
 
 SHORT = Schedule(epochs=2)
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
@@ -143,6 +144,7 @@ def test_the_recommendation_takes_the_largest_affordable_eta_without_looking_at_
     assert len(summary) == len(rows)
     chosen = recommend(summary, max_accuracy_loss=0.01)
     assert (chosen.without_s["eta"], chosen.without_s["beta"]) == (1.0, 0.8)
+    assert chosen.with_s is not None
     assert chosen.with_s["eta"] == 0.5
     with pytest.raises(InputError, match="add 0"):
         recommend(summary[summary["eta"] > 0])
@@ -151,3 +153,10 @@ def test_the_recommendation_takes_the_largest_affordable_eta_without_looking_at_
 def test_the_front_holds_what_nothing_beats() -> None:
     accuracy, gap = pd.Series([0.8, 0.8, 0.9, 0.85]), pd.Series([0.1, 0.2, 0.3, 0.4])
     assert pareto_front(accuracy, gap) == [0, 2]
+
+
+def test_ksmote_trains_its_seeds_apart() -> None:
+    data = partial(DATA, ksmote=KSMOTE(n_clusters=2))
+    frame = run_settings(data, [Setting(eta=eta, method="ksmote") for eta in (0.2, 0.6)], [0, 1], SHORT)
+    assert frame["related"].unique().tolist() == ["cluster"]
+    assert frame["lambda/cluster"].tolist() == [1.0] * 4
