@@ -62,7 +62,7 @@ def main_table(data: str) -> list[Plan]:
     leaf = DATA[data]
     vanilla = Setting(eta=0.0, method="vanilla")
     remove = Setting(eta=0.0, removed=leaf.default_related, method="remove_r")
-    aware = _turned_up(data, method="constrain_s", related=(leaf.sensitive,), uses_sensitive=True)
+    aware = _turned_up(data, method="constrain_s", uses_sensitive=True)
     settings = (vanilla, remove, *_turned_up(data), *aware)
     baselines = ("arl", "ksmote")
     return [Plan(data, data, settings, inside, baselines) for inside in (False, True)]
