@@ -141,11 +141,9 @@ def main(args: list[str] | None = None) -> None:
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     given = sys.argv[1:] if args is None else args
-    command = _COMMANDS.get(given[0] if given else "")
     try:
-        if command is not None:
-            module, function = command
-            getattr(import_module(module), function)(given[1:])
+        if given and given[0] in _COMMANDS:
+            _run_command(given[0], given[1:])
         else:
             _run_lightning_cli(args)
     except (InputError, MisconfigurationException, ArgumentError) as error:
@@ -155,6 +153,17 @@ def main(args: list[str] | None = None) -> None:
         if explain(error) == str(error):
             raise
         _fail(error)
+
+
+def _run_command(name: str, args: list[str]) -> None:
+    module, function = _COMMANDS[name]
+    try:
+        command = getattr(import_module(module), function)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[reproduce]'"
+        ) from error
+    command(args)
 
 
 def _run_lightning_cli(args: list[str] | None) -> None:

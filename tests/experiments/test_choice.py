@@ -1,0 +1,72 @@
+"""Choosing, comparing and ranking settings, on tables whose answer is known."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fairrf_lightning.experiments.choice import choose
+from fairrf_lightning.experiments.comparison import difference, mean_interval
+from fairrf_lightning.experiments.fronts import front, hypervolume
+
+
+def runs(*points: tuple[float, float, float, float], method: str = "fairrf", seeds: int = 2) -> pd.DataFrame:
+    """Return runs of settings given as (eta, accuracy, dEO, dDP), the same on validation and test."""
+    rows: list[dict[str, Any]] = []
+    for eta, acc, eo_gap, dp_gap in points:
+        measures = {"acc": acc, "eo_gap": eo_gap, "dp_gap": dp_gap}
+        row: dict[str, Any] = {"method": method, "eta": eta, "beta": 0.5, "related": "age", "rule": "kkt"}
+        row |= {"statistic": "covariance", "given": "all", "backbone": "mlp"}
+        row |= {f"{stage}_{name}": value for stage in ("val", "test") for name, value in measures.items()}
+        rows += [row | {"seed": seed} for seed in range(seeds)]
+    return pd.DataFrame(rows)
+
+
+VANILLA = runs((0.0, 0.85, 0.10, 0.20), method="vanilla")
+FAIR = runs((0.3, 0.848, 0.02, 0.15), (0.6, 0.845, 0.05, 0.13), (1.0, 0.80, 0.00, 0.05))
+
+
+def test_without_s_the_strongest_affordable_penalty_is_chosen() -> None:
+    chosen = choose(FAIR, VANILLA, budget=0.01, rule="without S")
+    assert set(chosen["eta"]) == {0.6}
+    assert list(chosen["seed"]) == [0, 1]
+
+
+def test_with_s_the_smallest_affordable_gaps_are_chosen() -> None:
+    assert set(choose(FAIR, VANILLA, budget=0.01, rule="with S")["eta"]) == {0.3}
+    assert set(choose(FAIR, VANILLA, budget=0.10, rule="with S")["eta"]) == {1.0}
+
+
+@pytest.mark.parametrize("rule", ["with S", "without S"])
+def test_if_nothing_is_affordable_the_most_accurate_is_chosen(rule: Any) -> None:
+    assert set(choose(FAIR, VANILLA, budget=0.0001, rule=rule)["eta"]) == {0.3}
+
+
+def test_intervals_are_those_of_the_t_distribution() -> None:
+    values = np.array([1.0, 2.0, 4.0, 5.0])
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    interval = mean_interval(values)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+    assert str(mean_interval([0.5, 0.5])) == "+0.500 [+0.500, +0.500]"
+    assert np.isnan(mean_interval([1.0]).low)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    one = pd.DataFrame({"seed": [0, 1, 2], "x": [1.0, 10.0, 100.0]})
+    other = pd.DataFrame({"seed": [2, 1, 0], "x": [99.0, 9.0, 0.0]})
+    assert difference(one, other, "x") == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_a_dominated_setting_is_not_on_the_front() -> None:
+    dominated = runs((0.3, 0.848, 0.02, 0.15), (0.6, 0.840, 0.03, 0.16), (1.0, 0.80, 0.00, 0.05))
+    assert list(front(dominated)["eta"]) == [1.0, 0.3]
+
+
+def test_the_hypervolume_is_the_area_of_the_staircase() -> None:
+    two = runs((0.3, 0.9, 0.2, 0.0), (0.6, 0.8, 0.1, 0.0))
+    volume = hypervolume(two, reference=(0.5, 0.4))
+    assert volume["eo_gap"] == pytest.approx(0.3 * 0.1 + 0.4 * 0.2)
+    assert volume["dp_gap"] == pytest.approx(0.4 * 0.4)
+    assert hypervolume(two, reference=(0.95, 0.4)) == {"eo_gap": 0.0, "dp_gap": 0.0}

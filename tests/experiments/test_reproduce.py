@@ -1,0 +1,68 @@
+"""The whole command on real data, with few and short models."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.experiments.plans import PARTS, plans
+
+
+def test_compas_and_the_case_study_are_reproduced_and_continued(
+    cli: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del cli  # for its folder and arguments
+    command = ["reproduce", "--seeds=2", "--epochs=1", "--out=docs"]
+    main([*command, "--only=compas"])
+    report = (tmp_path / "docs/reproduction.md").read_text(encoding="utf-8")
+    for method in ("vanilla", "constrain_s", "arl", "ksmote", "remove_r", "fairrf"):
+        assert f"| {method}" in report
+    assert "0.681 ± 0.004" in report, "the paper's own figures stand beside ours"
+    assert (tmp_path / "docs/figures/front_compas.svg").is_file()
+    first = pd.read_csv(tmp_path / "docs/results.csv")
+    main([*command, "--only=compas,case-study"])
+    second = pd.read_csv(tmp_path / "docs/results.csv")
+    assert second.iloc[: len(first)]["key"].tolist() == first["key"].tolist(), "finished models are kept"
+    report = (tmp_path / "docs/reproduction.md").read_text(encoding="utf-8")
+    assert "Case study of lambda: ADULT" in report
+    assert "lambda is small for features that predict Y (compas)" in report
+    assert "Wrote" in capsys.readouterr().out
+
+
+def test_every_part_has_a_plan() -> None:
+    made = plans(PARTS)
+    assert {plan.part for plan in made} == set(PARTS)
+    (figure,) = (plan for plan in made if plan.part == "sensitivity")
+    assert len(figure.settings) == 25
+    methods = {
+        setting.method.split()[0] for plan in made if plan.part == "ablation" for setting in plan.settings
+    }
+    assert {"random", "top_1", "constrain_all", "noisy", "fix_lambda", "worst_case", "wider"} <= methods
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [(["--only=adlt"], "did you mean 'adult'"), (["--seeds=1"], "2 or more"), (["--epochs=0"], "epochs = 0")],
+)
+def test_wrong_options_are_explained(
+    options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce", *options])
+    assert exit_info.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_missing_package_is_asked_for_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("fairrf_lightning.experiments")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce"])
+    assert exit_info.value.code == 2
+    assert "pip install 'fairrf-lightning[reproduce]'" in capsys.readouterr().err
