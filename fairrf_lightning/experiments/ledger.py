@@ -14,7 +14,7 @@ from fairrf_lightning.experiments.choice import BUDGET, choose
 from fairrf_lightning.experiments.comparison import Interval, difference, mean_interval
 from fairrf_lightning.experiments.paper import CASE_STUDY
 
-Verdict: TypeAlias = Literal["reproduced", "not reproduced", "not testable"]
+Verdict: TypeAlias = Literal["reproduced", "not reproduced", "not testable", "holds", "fails"]
 
 
 @dataclass(frozen=True)
