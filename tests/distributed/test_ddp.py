@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
+Run = Callable[..., dict[str, Any]]
 SCRIPT = Path(__file__).with_name("fit_fifty_steps.py")
 
 
-def run(folder: Path, devices: int, precision: str, given: str = "all") -> dict[str, Any]:
-    out = folder / f"{devices}.pt"
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return what trains by a script of its own, each combination once."""
+    return cache(partial(_run, tmp_path_factory.mktemp("ddp")))
+
+
+def _run(folder: Path, devices: int, precision: str, given: str = "all") -> dict[str, Any]:
+    out = folder / f"{devices}-{precision}-{given}.pt"
     options = {"devices": devices, "precision": precision, "given": given, "out": out}
     arguments = [f"--{name}={value}" for name, value in options.items()]
     subprocess.run([sys.executable, str(SCRIPT), *arguments], check=True, cwd=folder, timeout=300)
@@ -36,9 +45,9 @@ def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     ],
 )
 def test_two_ranks_train_as_one_process_with_twice_the_batch(
-    tmp_path: Path, precision: str, given: str, tolerance: float
+    run: Run, precision: str, given: str, tolerance: float
 ) -> None:
-    one, two = (run(tmp_path, devices, precision, given) for devices in (1, 2))
+    one, two = (run(devices, precision, given) for devices in (1, 2))
     assert distance(one["weights"], two["weights"]) < tolerance
     torch.testing.assert_close(one["lambda"], two["lambda"], rtol=0, atol=tolerance)
     assert one["lambda"].dtype == torch.float32
@@ -54,8 +63,8 @@ def test_two_ranks_train_as_one_process_with_twice_the_batch(
         assert one["metrics"]["test_objective"] == pytest.approx(two["metrics"]["test_objective"], abs=1e-6)
 
 
-def test_bf16_mixed_trains_like_fp32_within_its_precision(tmp_path: Path) -> None:
-    full, mixed = run(tmp_path, 1, "32-true"), run(tmp_path, 1, "bf16-mixed")
+def test_bf16_mixed_trains_like_fp32_within_its_precision(run: Run) -> None:
+    full, mixed = run(1, "32-true", "all"), run(1, "bf16-mixed", "all")
     assert distance(full["weights"], mixed["weights"]) < 2e-2
     torch.testing.assert_close(full["lambda"], mixed["lambda"], rtol=0, atol=1e-2)
     for name in ("test_acc", "test_dp_gap", "test_objective"):
