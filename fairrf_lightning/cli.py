@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from jsonargparse import ArgumentError, dict_to_namespace
-from lightning import LightningDataModule, LightningModule, Trainer
+from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
-from lightning.pytorch.utilities import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
+from fairrf_lightning.checkpoint_check import check_checkpoint
 from fairrf_lightning.cli_errors import explain
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
@@ -63,7 +62,10 @@ class FairRFCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and look at the checkpoint before Lightning does."""
         super().parse_arguments(parser, args)
-        _check_checkpoint(self.config[self.config.subcommand].get("ckpt_path"))
+        config = self.config[self.config.subcommand]
+        if self.config.subcommand != "fit" and not config.get("ckpt_path"):
+            raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
+        check_checkpoint(config)
 
     def before_instantiate_classes(self) -> None:
         """Fill in the data set's recommended eta and beta, and the options of W&B."""
@@ -77,6 +79,7 @@ class FairRFCLI(LightningCLI):
         if config.trainer.logger in (None, True):
             config.trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
         prepare_wandb(config.trainer.logger)
+        _prepare_checkpoint(config)
         if self.subcommand != "fit":
             # Lightning says so of the checkpoint callback, which has nothing to do here.
             warnings.filterwarnings("ignore", message="The dirpath has changed")
@@ -89,19 +92,25 @@ class FairRFCLI(LightningCLI):
             self.datamodule.prepare_data()
             self.model.adapt_to(self.datamodule)
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer; what it refuses was the user's option."""
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        if config.get("enable_checkpointing") is False:
+            callbacks = [callback for callback in callbacks if not isinstance(callback, ModelCheckpoint)]
         try:
-            return super().instantiate_trainer(**kwargs)
+            return super()._instantiate_trainer(config, callbacks)
         except (TypeError, ValueError, MisconfigurationException) as error:
             raise InputError(f"trainer: {error}") from error
 
     def after_fit(self) -> None:
-        """Test the chosen checkpoint, unless none was saved."""
+        """Test the chosen checkpoint; without one, the last, or the weights at hand."""
+        if getattr(self.trainer, "fast_dev_run", False):
+            return
         checkpoint = self.trainer.checkpoint_callback
-        path = checkpoint.best_model_path if isinstance(checkpoint, ModelCheckpoint) else ""
-        if path:
-            self.test(model=self.model, datamodule=self.datamodule, ckpt_path=path)
+        path = ""
+        if isinstance(checkpoint, ModelCheckpoint):
+            path = checkpoint.best_model_path or checkpoint.last_model_path
+        if not path:
+            rank_zero_info("No checkpoint was saved: the weights of the last step are tested.")
+        self.test(model=self.model, datamodule=self.datamodule, ckpt_path=path or None)
 
     def test(self, **kwargs: Any) -> None:
         """Test, and print our table in place of Lightning's."""
@@ -114,25 +123,28 @@ class FairRFCLI(LightningCLI):
         print_results(self.trainer, self.model, "val")
 
 
-def _check_checkpoint(path: str | None) -> None:
-    if not path or path in ("best", "last"):
-        return
-    if not Path(path).is_file():
-        raise InputError(f"--ckpt_path {path}: there is no such file.")
-    try:
-        torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"--ckpt_path {path}: this is not a checkpoint that can be read ({reason})"
-        ) from error
+def _prepare_checkpoint(config: Any) -> None:
+    options = config.checkpoint
+    if not issubclass(_class_of(config.model), FairRFModule) and options.monitor == "val_objective":
+        options.monitor = None  # another module need not log it
+    if "_acc" in (options.monitor or ""):
+        options.mode = "max"
+    if config.get("ckpt_path") and options.dirpath is None:
+        # In a new folder Lightning would forget which checkpoint was the best one so far.
+        options.dirpath = str(Path(config.ckpt_path).parent)
+        warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+
+
+def _class_of(spec: Any) -> type:
+    module, _, name = spec.class_path.rpartition(".")
+    found: type = getattr(import_module(module), name)
+    return found
 
 
 def _recommended(config: Any) -> dict[str, float]:
     if not config.get("data"):
         raise InputError("no data: name a data set, for example --data adult.")
-    module, _, name = config.data.class_path.rpartition(".")
-    recommended: dict[str, float] = getattr(getattr(import_module(module), name), "recommended", {})
+    recommended: dict[str, float] = getattr(_class_of(config.data), "recommended", {})
     return recommended
 
 
@@ -140,8 +152,11 @@ def main(args: list[str] | None = None) -> None:
     """Run the command line; bad input ends in a few lines and exit code 2."""
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # As `python script.py` has it for its own folder: classes of the user's may be named by --model.
+    sys.path.insert(0, str(Path.cwd()))
     given = sys.argv[1:] if args is None else args
     try:
+        _check_command(given)
         if given and given[0] in _COMMANDS:
             _run_command(given[0], given[1:])
         else:
@@ -153,6 +168,13 @@ def main(args: list[str] | None = None) -> None:
         if explain(error) == str(error):
             raise
         _fail(error)
+
+
+def _check_command(given: list[str]) -> None:
+    known = [*FairRFCLI.subcommands(), *_COMMANDS]
+    if not given or (not given[0].startswith("-") and given[0] not in known):
+        asked = given[0] if given else ""
+        raise InputError(f"command {asked!r}: no such command; {did_you_mean(asked, known)}")
 
 
 def _run_command(name: str, args: list[str]) -> None:

@@ -27,6 +27,8 @@ def _suggestion(message: str) -> str:
     owner = re.search(r"class_path '([\w.]+)'", message)
     if option is None or owner is None:
         return ""
+    if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
+        return "\n--method constrain_s, remove_r and ksmote are not available with these data."
     module, _, name = owner[1].rpartition(".")
     return "\n" + did_you_mean(option[1], _accepted(getattr(import_module(module), name)))
 

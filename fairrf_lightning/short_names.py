@@ -61,7 +61,15 @@ class ShortNameParser(LightningArgumentParser):
 
 
 def _expand_text(text: str) -> str:
-    return yaml.safe_dump(expand_config(yaml.safe_load(text)), sort_keys=False)
+    return yaml.safe_dump(expand_config(_read_yaml(text, "the config")), sort_keys=False)
+
+
+def _read_yaml(text: str, name: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{name} is not valid YAML: {reason}") from error
 
 
 def expand_args(args: list[str]) -> Iterable[str]:
@@ -112,7 +120,7 @@ def resolve(place: str, name: str) -> Any:
         bare = place != option or path not in _NEEDED_ARGS
         return path if bare else {"class_path": path, "init_args": _NEEDED_ARGS[path]}
     if option == "data" and name.isidentifier() and preset.is_file():
-        return expand_config({"data": yaml.safe_load(preset.read_text("utf-8"))})["data"]
+        return expand_config({"data": _read_yaml(preset.read_text("utf-8"), str(preset))})["data"]
     if name.isidentifier() and name.islower() and name not in ("true", "false", "null", "none"):
         known = [*names, *(sorted(path.stem for path in PRESETS.glob("*.yaml")) if option == "data" else [])]
         raise InputError(f"--{option} {name}: no such name; {did_you_mean(name, known)}")

@@ -188,3 +188,48 @@ def test_two_processes_train_from_the_command_line_and_report_once(tmp_path: Pat
     ]
     subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=300)
     assert pd.read_csv(tmp_path / "predictions.csv")["row"].nunique() == 13567
+
+
+SMALL = "--data synthetic --data.n_rows 2000 --data.batch_size 200"
+
+
+def test_a_resumed_run_chooses_among_all_epochs(cli: Cli) -> None:
+    options = f"{SMALL} --model.lr 0.05 --pretrain.epochs 0"
+    cli(f"fit {options} --trainer.max_epochs 6")
+    whole = torch.load(checkpoint(0), weights_only=True)
+    cli(f"fit {options} --trainer.max_epochs 3")
+    cli(f"fit {options} --trainer.max_epochs 6 --ckpt_path lightning_logs/version_1/checkpoints/last.ckpt")
+    resumed = torch.load(checkpoint(1), weights_only=True)
+    assert resumed["epoch"] == whole["epoch"]
+    assert all(torch.equal(value, resumed["state_dict"][name]) for name, value in whole["state_dict"].items())
+
+
+def test_choosing_by_accuracy_takes_the_highest(cli: Cli) -> None:
+    cli(f"fit {SMALL} --model.lr 0.05 --trainer.max_epochs 4 --checkpoint.monitor val_acc")
+    history = pd.read_csv("lightning_logs/version_0/metrics.csv").dropna(subset=["val_acc"])
+    best = torch.load(checkpoint(), weights_only=True)["epoch"]
+    assert history.set_index("epoch")["val_acc"][best] == history["val_acc"].max()
+
+
+@pytest.mark.parametrize("switch", ["--trainer.enable_checkpointing false", "--trainer.limit_val_batches 0"])
+@pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
+def test_without_a_chosen_checkpoint_the_last_weights_are_tested(
+    cli: Cli, capsys: pytest.CaptureFixture[str], switch: str
+) -> None:
+    cli(f"fit {SMALL} --trainer.max_epochs 2 {switch}")
+    assert "Test split" in capsys.readouterr().out
+
+
+def test_fast_dev_run_tests_nothing(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"fit {SMALL} --trainer.fast_dev_run true")
+    assert "Test split" not in capsys.readouterr().out
+
+
+def test_a_class_in_the_current_folder_can_be_named(cli: Cli) -> None:
+    Path("my_modules.py").write_text(
+        "from fairrf_lightning.datamodules import SyntheticDataModule\n"
+        "class MyData(SyntheticDataModule):\n    '''Mine.'''\n"
+    )
+    cli("fit --data my_modules.MyData --data.n_rows 2000 --trainer.max_epochs 1")
+    config = yaml.safe_load(Path("lightning_logs/version_0/config.yaml").read_text())
+    assert config["data"]["class_path"] == "my_modules.MyData"

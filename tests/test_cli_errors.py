@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+
+from fairrf_lightning import InputError
+from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 
 Cli = Callable[[str], None]
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
@@ -39,7 +43,6 @@ TRAIN = Path(__file__).resolve().parents[1] / "train.py"
         ("fit --data adult --checkpoint.monitor val_gap --trainer.max_epochs 1", ["val_gap", "val_eo_gap"]),
         ("fit --data adult --config nowhere.yaml", ["nowhere.yaml"]),
         ("test --data adult --ckpt_path nowhere.ckpt", ["nowhere.ckpt", "no such file"]),
-        ("predict --data adult --predictions.path .", ["directory"]),
         ("train --data adult", ["train", "fit"]),
     ],
 )
@@ -96,3 +99,66 @@ def test_a_damaged_file_of_the_user_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     for part in ("adult.data", "damaged", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"):
         assert part in done.stderr
+
+
+@pytest.mark.parametrize("command", ["test --data adult", "predict --data adult", "validate --data adult"])
+def test_an_untrained_model_is_not_evaluated(
+    cli: Cli, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli(command)
+    assert exit_info.value.code == 2
+    assert "--ckpt_path" in capsys.readouterr().err
+
+
+def test_what_a_checkpoint_contradicts_is_told(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli("fit --data synthetic --data.n_rows 2000 --trainer.max_epochs 1 --model.eta 0.3")
+    (path,) = Path("lightning_logs/version_0/checkpoints").glob("epoch*.ckpt")
+    contradictions = {
+        f"fit --data synthetic --ckpt_path {path} --model.eta 0.9": "trained with 0.3",
+        f"test --data synthetic --ckpt_path {path} --model.backbone linear": "backbones.MLP",
+        f"test --data adult --ckpt_path {path}": "trained on SyntheticDataModule, not on AdultDataModule",
+    }
+    for command, expected in contradictions.items():
+        with pytest.raises(SystemExit) as exit_info:
+            cli(command)
+        assert exit_info.value.code == 2
+        assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"hello", b"", b"PK\x03\x04broken"])
+def test_no_file_of_any_kind_gives_a_traceback(
+    cli: Cli, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    Path("any.ckpt").write_bytes(content)
+    with pytest.raises(SystemExit) as exit_info:
+        cli("test --data synthetic --ckpt_path any.ckpt")
+    assert exit_info.value.code == 2
+    assert "any.ckpt" in capsys.readouterr().err
+
+
+def test_a_file_of_tensors_is_no_checkpoint(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"weights": torch.zeros(2)}, "tensors.ckpt")
+    with pytest.raises(SystemExit):
+        cli("test --data synthetic --ckpt_path tensors.ckpt")
+    assert "not a checkpoint of a Lightning run" in capsys.readouterr().err
+
+
+def test_broken_yaml_is_told(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bad.yaml").write_text("data: [synthetic\n")
+    with pytest.raises(SystemExit) as exit_info:
+        cli("fit --config bad.yaml")
+    assert exit_info.value.code == 2
+    assert "YAML" in capsys.readouterr().err
+
+
+def test_predictions_are_not_written_over_a_directory() -> None:
+    with pytest.raises(InputError, match="directory"):
+        PredictionWriter(".")
+
+
+def test_an_unknown_command_names_all_commands(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        cli("reproduec")
+    assert exit_info.value.code == 2
+    assert "did you mean 'reproduce'" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
 from fairrf_lightning.callbacks.lookup import find_penalties
@@ -50,6 +50,7 @@ class LambdaUpdateCallback(Callback):
         self.rule: Rule = rule
         self._steps_since_update = 0
         self._last_global_step = 0
+        self._updated = False
         self._warned = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -68,8 +69,18 @@ class LambdaUpdateCallback(Callback):
         self._steps_since_update += any(penalty.enabled for penalty in penalties)
         if self._steps_since_update >= self.every_n_steps:
             self._steps_since_update = 0
+            self._updated = True
             for penalty in penalties:
                 self._update(penalty)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say so if training was too short for a single update."""
+        del trainer, pl_module
+        if self.every_n_steps is not None and self._steps_since_update and not self._updated:
+            rank_zero_info(
+                f"lambda was never updated: the penalty was on for {self._steps_since_update} steps, and "
+                f"every_n_steps is {self.every_n_steps}. Lower it, or train longer."
+            )
 
     def _update(self, penalty: RelatedFeaturePenalty) -> None:
         updated = penalty.update_weights(_as_tensor(self.beta), self.rule) is not None

@@ -263,8 +263,9 @@ class TabularDataModule(LightningDataModule, ABC):
             features = [name for name in table.columns if name not in hidden]
             self._encoder = self._fit_encoder(table[features].iloc[rows["train"].numpy()])
             if self.sensitive is not None and not self.include_sensitive:
-                validation = table.iloc[rows["val"].numpy()]
-                check_stand_ins(validation[features], validation[self.sensitive])
+                # S is legal on validation and test rows.
+                held_out = table.iloc[torch.cat([rows["val"], rows["test"]]).numpy()]
+                check_stand_ins(held_out[features], held_out[self.sensitive])
         else:
             self._encoder = TableEncoder.from_state(encoder_state)
         tensors = {

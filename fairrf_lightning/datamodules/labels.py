@@ -67,7 +67,10 @@ def check_group_names(sensitive: str, names: Collection[str], *, chosen: bool = 
     """Refuse a column of S whose values, unless some are ``chosen``, cannot be groups to compare."""
     if len(names) < 2:
         found = f"has one value only ({', '.join(names)})" if names else "has no value"
-        raise InputError(f"sensitive: '{sensitive}' {found}; a gap compares groups. Leave the option out.")
+        raise InputError(
+            f"sensitive: '{sensitive}' {found}; a gap compares groups. "
+            "Leave the option out and name the column in drop, so that it is no input."
+        )
     if len(names) > _MOST_GROUPS and not chosen:
         raise InputError(
             f"sensitive: '{sensitive}' has {len(names):,} values; gaps compare up to {_MOST_GROUPS} groups. "

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pandas.api.types import is_numeric_dtype
 
 from fairrf_lightning.errors import InputError
@@ -22,7 +22,7 @@ def check_stand_ins(inputs: pd.DataFrame, sensitive: pd.Series[Any]) -> None:
     Nothing is said of fewer than 20 rows with a known S, or of a single group.
 
     Args:
-        inputs: Columns that the model is to see, of validation rows, where S is legal.
+        inputs: Columns that the model is to see, of validation and test rows, where S is legal.
         sensitive: S of the same rows, missing where it is not known.
 
     Raises:
@@ -31,13 +31,15 @@ def check_stand_ins(inputs: pd.DataFrame, sensitive: pd.Series[Any]) -> None:
     known = sensitive.notna().to_numpy()
     hidden = sensitive[known]
     if len(hidden) < _FEWEST_ROWS or hidden.nunique() < 2:
+        few = f"{len(hidden)} rows with a known '{sensitive.name}'"
+        rank_zero_info(f"Data: {few} are too few to search the inputs for copies of it.")
         return
     for name in inputs.columns:
         column = inputs.loc[known, name]
         if is_recoding(column, hidden):
             raise InputError(
                 f"column '{name}' is the sensitive attribute '{sensitive.name}' in other words: on all "
-                f"{len(hidden):,} validation rows where it is known, each value of one stands for one "
+                f"{len(hidden):,} held-out rows where it is known, each value of one stands for one "
                 f"value of the other. Take '{name}' out of the data (in a table of your own name it in "
                 "drop), or set include_sensitive to true if the model is meant to see "
                 f"'{sensitive.name}'."
@@ -45,7 +47,7 @@ def check_stand_ins(inputs: pd.DataFrame, sensitive: pd.Series[Any]) -> None:
         if (strength := association(column, hidden)) > SUSPICIOUS:
             rank_zero_warn(
                 f"column '{name}' all but tells the sensitive attribute '{sensitive.name}' (association "
-                f"{strength:.3f} on the validation rows), and the model sees it. Take '{name}' out of the "
+                f"{strength:.3f} on the held-out rows), and the model sees it. Take '{name}' out of the "
                 "data (in a table of your own name it in drop), or name it in related, so that the penalty "
                 "acts on it."
             )

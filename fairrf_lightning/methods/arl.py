@@ -106,4 +106,7 @@ class ARLModule(FairRFModule):
     def describe(self) -> str:
         """Return the line of the results table that names the method."""
         lr, steps = self._adversary_options
+        taken = int(self._steps)
+        if taken <= steps:
+            return f"ARL: the adversary never stepped; all {taken} steps were the learner's alone."
         return f"ARL: adversary with learning rate {lr:g}, after {steps} steps of the learner alone."
