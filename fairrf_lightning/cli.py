@@ -16,6 +16,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
+from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
 from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
 from fairrf_lightning.checkpoint_check import check_checkpoint
@@ -47,7 +48,7 @@ class FairRFCLI(LightningCLI):
         parser.add_argument_group("Methods", METHOD_HELP)
         parser.add_lightning_class_args(PretrainCallback, "pretrain")
         parser.add_lightning_class_args(LambdaUpdateCallback, "lambda_update")
-        parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
+        parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
         parser.add_lightning_class_args(PredictionWriter, "predictions")
         parser.set_defaults(
             {
