@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ import yaml
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
+from fairrf_lightning.cli import main
 
 Cli = Callable[[str], None]
 SHORT = "--trainer.max_epochs=2 --data.batch_size=2048"
@@ -151,6 +153,11 @@ def test_a_checkpoint_of_the_command_line_loads_in_python(cli: Cli) -> None:
     module = FairRFModule.load_from_checkpoint(checkpoint(), weights_only=True)
     assert isinstance(module.backbone, Linear)
     assert module.penalty.feature_names == ["age", "relationship", "marital-status"]
+
+
+def test_the_console_script_is_the_same_command() -> None:
+    (script,) = entry_points(group="console_scripts", name="fairrf")
+    assert script.load() is main
 
 
 def test_print_config_and_help_know_the_short_names(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
