@@ -41,3 +41,11 @@ def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: Rule)
         best = affordable.loc[[(affordable["val_eo_gap"] + affordable["val_dp_gap"]).idxmin()]]
     chosen = runs.merge(best[OPTIONS], on=OPTIONS)
     return chosen.sort_values("seed").reset_index(drop=True)
+
+
+def affordable_choices(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> dict[str, pd.DataFrame]:
+    """Return for each method the runs chosen without S, if their validation accuracy is within the budget."""
+    methods = runs[runs["method"] != "vanilla"].groupby("method")
+    chosen = {str(name): choose(of, vanilla, budget, "without S") for name, of in methods}
+    least = vanilla["val_acc"].mean() - budget
+    return {name: of for name, of in chosen.items() if of["val_acc"].mean() >= least}

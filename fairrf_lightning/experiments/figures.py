@@ -41,13 +41,12 @@ def _fronts(runs: pd.DataFrame, data: str) -> Figure:
         for marker, (method, of) in zip("osD^vPX*", runs.groupby("method"), strict=False):
             grouped = of.groupby(OPTIONS, dropna=False)[["test_acc", gap]]
             mean, std = grouped.mean(), grouped.std()
-            order = mean[gap].argsort()
             style = {"marker": marker, "capsize": 2, "label": str(method), "linewidth": 1, "markersize": 5}
             axis.errorbar(
-                mean[gap].iloc[order],
-                mean["test_acc"].iloc[order],
-                std["test_acc"].iloc[order],
-                std[gap].iloc[order],
+                mean[gap],
+                mean["test_acc"],
+                std["test_acc"],
+                std[gap],
                 elinewidth=0.4,
                 **style,
             )

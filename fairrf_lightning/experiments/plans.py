@@ -25,7 +25,7 @@ DATA: dict[str, type[TabularDataModule]] = {
 }
 ETAS = {
     "adult": (0.15, 0.3, 0.45, 0.6, 0.8, 1.0, 1.5),
-    "compas": (0.15, 0.3, 0.6, 1.0, 1.5, 2.0, 3.0),
+    "compas": (0.15, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0),
     "lsac": (0.1, 0.3, 1.0),
 }
 EPOCHS_TIMES = {"compas": 3}  # an epoch of COMPAS is only 6 steps

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from fairrf_lightning.experiments.checks import checks
-from fairrf_lightning.experiments.choice import BUDGET, Rule, choose
+from fairrf_lightning.experiments.choice import BUDGET, Rule, affordable_choices, choose
 from fairrf_lightning.experiments.fronts import hypervolume
 from fairrf_lightning.experiments.ledger import Finding, ledger
 from fairrf_lightning.experiments.paper import CASE_STUDY, TABLES, Cell
@@ -113,8 +113,7 @@ def _ablation(runs: pd.DataFrame, data: str) -> Iterator[str]:
 
 
 def _best_without_s(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> str:
-    others = runs[runs["method"] != "vanilla"].groupby("method")
-    settings = {str(name): choose(of, vanilla, BUDGET[data], "without S") for name, of in others}
+    settings = affordable_choices(runs, vanilla, BUDGET[data])
     gaps = {name: of[["test_eo_gap", "test_dp_gap"]].mean().sum() for name, of in settings.items()}
     best = min(gaps, key=lambda name: gaps[name])
     figures = [

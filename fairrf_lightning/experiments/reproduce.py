@@ -74,7 +74,7 @@ def _run(
     for method in plan.baselines:
         frames.append(run_singles(method, make_data, seeds, schedule, ResultsFile(path)))
         advance(len(seeds) * schedule.epochs)
-    runs = pd.concat(frames, ignore_index=True)
+    runs = pd.concat(frames, ignore_index=True).copy()
     runs = runs.assign(part=plan.part, include_sensitive=plan.include_sensitive)
     return runs.assign(**_correlations(make_data(seed=0), plan.data)) if plan.part == "case-study" else runs
 

@@ -68,4 +68,5 @@ class ResultsFile:
 
     def select(self, keys: Sequence[str]) -> pd.DataFrame:
         """Return the rows with these keys, in their order."""
-        return self.frame.drop_duplicates(_KEY, keep="last").set_index(_KEY).loc[list(keys)].reset_index()
+        rows = self.frame.drop_duplicates(_KEY, keep="last").set_index(_KEY).loc[list(keys)]
+        return rows.copy().reset_index()  # a copy is not fragmented
