@@ -26,6 +26,13 @@ def record() -> dict[str, Any]:
     return loaded
 
 
+def test_arl_says_what_its_adversary_did(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--data.n_rows 2000 --data.batch_size 200 --model.pretrain_steps 3 --trainer.max_epochs 1"
+    cli(f"fit --data synthetic --method arl {options}")
+    expected = "ARL: adversary with learning rate 0.01, after 3 steps of the learner alone."
+    assert expected in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_trains_on_adult(method: str, cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
     cli(f"fit --data adult --method {method} --trainer.max_epochs=2 --trainer.accelerator=cpu")
@@ -36,7 +43,7 @@ def test_each_method_trains_on_adult(method: str, cli: CLI, capsys: pytest.Captu
         "constrain_s": "Trained with: sex in the penalty, not as an input.\neta 0.6; lambda: sex 1.00",
         "remove_r": "Trained without: sex, age, relationship, marital-status.\neta 0",
         "ksmote": "Trained without: sex.\neta 0.6; lambda: cluster 1.00",
-        "arl": "Trained without: sex.\nARL: adversary with learning rate 0.01",
+        "arl": "Trained without: sex.\nARL: the adversary never stepped; all 88 steps were the learner's alone.",
     }
     assert expected[method] in printed
     assert record()["expose_sensitive"] is (method == "constrain_s")
