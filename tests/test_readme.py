@@ -15,7 +15,9 @@ COMMANDS = re.findall(r"^python train\.py (fit .*)$", BASH, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("block", PYTHON)
-@pytest.mark.filterwarnings("ignore:.*validation_step.*", "ignore:.*logging interval.*")
+@pytest.mark.filterwarnings(
+    "ignore:.*validation_step.*", "ignore:.*logging interval.*", "ignore:.*tensorboardX.*"
+)
 def test_python_blocks_run(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "README.md", "exec"), {})  # noqa: S102 - this is the point
