@@ -15,6 +15,7 @@ from fairrf_lightning.cli import main
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"
 # Two cores: threads of one test only get into the way of the processes of another.
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
 
