@@ -1,0 +1,61 @@
+"""What ``train.py sweep`` prints at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from fairrf_lightning.experiments.pareto import pareto_front
+from fairrf_lightning.sweep.objective import ACCURACY, Objective
+from fairrf_lightning.sweep.space import PARAMETERS
+
+
+def print_report(
+    frame: pd.DataFrame,
+    chosen: pd.Series,
+    objective: Objective,
+    *,
+    max_accuracy_loss: float,
+    config: Path,
+    files: Sequence[Path],
+) -> None:
+    """Print the Pareto front of the validation rows, the chosen setting with its rule, and the files."""
+    console = Console()
+    console.print(_table(frame, chosen, objective.name))
+    uses = "S of the validation rows was looked at" if objective.uses_sensitive else "S was not looked at"
+    name = "a vanilla model (eta 0)" if pd.isna(chosen["trial"]) else f"trial {chosen['trial']}"
+    lines = [
+        f"Chosen: {name}, by the smallest {objective.name} that keeps mean validation accuracy within",
+        f"{max_accuracy_loss:g} of the best vanilla model. {uses}; the test rows were not touched.",
+        f"Train and test it: python train.py fit --config {config}",
+        f"Written: {', '.join(map(str, files))}",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _table(frame: pd.DataFrame, chosen: pd.Series, measure: str) -> Table:
+    count = int(frame["trial"].notna().sum())
+    table = Table(title=f"Pareto front of {count} trials, validation rows")
+    searched = [name for name in PARAMETERS if name in frame]
+    for heading in ("trial", *searched, "accuracy", measure, ""):
+        table.add_column(heading, justify="right" if heading else "left")
+    shown = [frame.index[position] for position in pareto_front(frame[ACCURACY], frame[measure])]
+    for index in shown:
+        row = frame.loc[index]
+        number = "vanilla" if pd.isna(row["trial"]) else str(row["trial"])
+        figures = (f"{row[name]:.4f}" for name in (ACCURACY, measure))
+        mark = "chosen" if index == chosen.name else ""
+        table.add_row(number, *(_text(row[name]) for name in searched), *figures, mark)
+    return table
+
+
+def _text(value: Any) -> str:
+    if pd.isna(value):
+        return ""
+    return value if isinstance(value, str) else f"{value:.3g}"
