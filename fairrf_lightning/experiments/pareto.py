@@ -101,8 +101,17 @@ def _draw_points(axes: Axes, rows: pd.DataFrame, gap: str, accuracy: str) -> Pat
 
 
 def _mark(axes: Axes, x: float, y: float, marker: str, name: str) -> None:
-    style = {"facecolors": "none", "edgecolors": "crimson", "linewidths": 1.5, "zorder": 4}
-    axes.scatter(x, y, s=130, marker=marker, label=name, **style)
+    axes.scatter(
+        x,
+        y,
+        s=130,
+        marker=marker,
+        label=name,
+        facecolors="none",
+        edgecolors="crimson",
+        linewidths=1.5,
+        zorder=4,
+    )
 
 
 def _save(figure: Figure, path: Path) -> list[Path]:

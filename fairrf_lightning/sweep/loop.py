@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from socket import gethostname
 from statistics import mean
 
 from optuna.exceptions import UpdateFinishedTrialError
@@ -87,6 +89,7 @@ class Sweep:
     def _tell(self, measured: Measured) -> None:
         study, trial = self.proposals.study, measured.trial
         with suppress(UpdateFinishedTrialError):  # others took it for dead and have queued it again
+            trial.set_user_attr("process", f"{gethostname()}:{os.getpid()}")
             if measured.reason:
                 trial.set_user_attr(DIVERGED, measured.reason)
                 study.tell(trial, state=TrialState.FAIL)

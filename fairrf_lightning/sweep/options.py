@@ -72,11 +72,8 @@ def read_options(args: Sequence[str]) -> SweepOptions:
         raise InputError(f"--max_accuracy_loss {given.max_accuracy_loss}: expected 0 or more.")
     if given.seed < 0:
         raise InputError(f"--seed {given.seed}: expected 0 or more.")
-    objective, space, seeds = (
-        Objective.parse(given.objective),
-        read_space(given.space),
-        read_seeds(given.seeds),
-    )
+    objective, space = Objective.parse(given.objective), read_space(given.space)
+    seeds = read_seeds(given.seeds)
     make_data = data_maker(given)
     config = given.data.as_dict()
     init_args = {key: value for key, value in config.get("init_args", {}).items() if value is not None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from rich.console import Console
@@ -27,7 +26,7 @@ def print_report(
     """Print the Pareto front of the validation rows, the chosen setting with its rule, and the files."""
     console = Console()
     console.print(_table(frame, chosen, objective.name))
-    uses = "S of the validation rows was looked at" if objective.uses_sensitive else "S was not looked at"
+    uses = "S of the validation rows was used" if objective.uses_sensitive else "S played no part in it"
     name = "a vanilla model (eta 0)" if pd.isna(chosen["trial"]) else f"trial {chosen['trial']}"
     lines = [
         f"Chosen: {name}, by the smallest {objective.name} that keeps mean validation accuracy within",
@@ -42,20 +41,19 @@ def print_report(
 def _table(frame: pd.DataFrame, chosen: pd.Series, measure: str) -> Table:
     count = int(frame["trial"].notna().sum())
     table = Table(title=f"Pareto front of {count} trials, validation rows")
-    searched = [name for name in PARAMETERS if name in frame]
-    for heading in ("trial", *searched, "accuracy", measure, ""):
-        table.add_column(heading, justify="right" if heading else "left")
-    shown = [frame.index[position] for position in pareto_front(frame[ACCURACY], frame[measure])]
-    for index in shown:
-        row = frame.loc[index]
+    for heading in ("trial", "accuracy", measure):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("parameters")
+    for position in pareto_front(frame[ACCURACY], frame[measure]):
+        row = frame.iloc[position]
         number = "vanilla" if pd.isna(row["trial"]) else str(row["trial"])
-        figures = (f"{row[name]:.4f}" for name in (ACCURACY, measure))
-        mark = "chosen" if index == chosen.name else ""
-        table.add_row(number, *(_text(row[name]) for name in searched), *figures, mark)
+        mark = " (chosen)" if row.name == chosen.name else ""
+        table.add_row(number + mark, f"{row[ACCURACY]:.4f}", f"{row[measure]:.4f}", _parameters(row))
     return table
 
 
-def _text(value: Any) -> str:
-    if pd.isna(value):
-        return ""
-    return value if isinstance(value, str) else f"{value:.3g}"
+def _parameters(row: pd.Series) -> str:
+    known = {name: row[name] for name in PARAMETERS if not pd.isna(row.get(name))}
+    return ", ".join(
+        f"{name} {value if isinstance(value, str) else f'{value:.3g}'}" for name, value in known.items()
+    )

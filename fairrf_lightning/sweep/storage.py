@@ -6,7 +6,7 @@ import sqlite3
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, NamedTuple
@@ -63,9 +63,8 @@ def open_store(address: str, name: str, identity: Mapping[str, Any], heartbeat: 
             storage=storage, study_name=name, directions=["maximize", "minimize"], load_if_exists=True
         )
     except ImportError as error:
-        raise InputError(
-            f"--storage {url}: the driver of this database is not installed ({error})."
-        ) from error
+        reason = str(error.__cause__ or error)
+        raise InputError(f"--storage {url}: the database's driver is not installed: {reason}.") from error
     except (SQLAlchemyError, StorageInternalError, RuntimeError, sqlite3.Error) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise InputError(f"--storage {url}: this database cannot be used: {reason}") from error
@@ -90,15 +89,14 @@ def _parse(address: str) -> URL:
 
 def _connect(url: URL, heartbeat: int) -> RDBStorage:
     options = {"connect_args": {"timeout": _BUSY}} if url.get_backend_name() == "sqlite" else {}
-    for _ in range(_RETRIES):
-        try:
-            return _storage(url, options, heartbeat)
-        except SQLAlchemyError as error:
-            # Two processes that start at once both create the tables; the slower one looks again.
-            if not any(sign in str(error).lower() for sign in ("already exists", "unique")):
-                raise
-            time.sleep(0.5)
-    return _storage(url, options, heartbeat)
+    try:
+        return _storage(url, options, heartbeat)
+    except SQLAlchemyError as error:
+        # Two processes that start at once both create the tables; the slower one looks again.
+        if not any(sign in str(error).lower() for sign in ("already exists", "unique")):
+            raise
+        time.sleep(1)
+        return _storage(url, options, heartbeat)
 
 
 def _storage(url: URL, options: dict[str, Any], heartbeat: int) -> RDBStorage:
@@ -152,8 +150,6 @@ class Heartbeat:
 
 def sign_of_life(storage: RDBStorage, trial_ids: Sequence[int]) -> None:
     """Record that trials are alive; a database that is busy is told with the next sign."""
-    for trial_id in trial_ids:
-        try:
+    with suppress(SQLAlchemyError, StorageInternalError):
+        for trial_id in trial_ids:
             storage.record_heartbeat(trial_id)
-        except (SQLAlchemyError, StorageInternalError):
-            return

@@ -6,9 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import pandas as pd
 from optuna.trial import Trial
 
 from fairrf_lightning.datamodules.base import TabularDataModule
@@ -19,6 +18,7 @@ from fairrf_lightning.sweep.objective import ACCURACY, Objective
 from fairrf_lightning.sweep.space import Space
 
 VANILLA = "vanilla_"
+Figures: TypeAlias = dict[str, list[float]]  # by name, one for each seed
 Advance: TypeAlias = Callable[[float], None]
 
 
@@ -34,7 +34,7 @@ class Measured:
     """
 
     trial: Trial
-    values: dict[str, list[float]]
+    values: Figures
     reason: str = ""
 
 
@@ -77,7 +77,7 @@ class TrialTrainer:
         self, trials: Sequence[Trial], schedule: Schedule, advance: Advance
     ) -> Iterator[Measured]:
         try:
-            frame = self._figures(trials, schedule, advance)
+            figures_of = self._figures(trials, schedule, advance)
         except DivergedError as error:
             # One model ends the stack: only its own trial shall fail.
             if len(trials) == 1:
@@ -88,15 +88,16 @@ class TrialTrainer:
             return
         for trial in trials:
             setting = self.space.setting(trial.params)
-            values = _by_seed(frame, setting) | {
-                VANILLA + name: figures for name, figures in _by_seed(frame, _vanilla(setting)).items()
-            }
+            vanilla = figures_of[_vanilla(setting)]
+            values = figures_of[setting] | {VANILLA + name: figures for name, figures in vanilla.items()}
             finite = all(math.isfinite(figure) for figures in values.values() for figure in figures)
             yield Measured(trial, values) if finite else Measured(trial, {}, "its figures are not finite")
 
-    def _figures(self, trials: Sequence[Trial], schedule: Schedule, advance: Advance) -> pd.DataFrame:
+    def _figures(
+        self, trials: Sequence[Trial], schedule: Schedule, advance: Advance
+    ) -> dict[Setting, Figures]:
         settings = [self.space.setting(trial.params) for trial in trials]
-        unique = list(dict.fromkeys([_vanilla(settings[0]), *settings]))
+        unique = list(dict.fromkeys([*map(_vanilla, settings), *settings]))
         share = len(trials) / (len(unique) * len(self.seeds))
         frame = run_settings(
             lambda **_: self.data,
@@ -106,14 +107,13 @@ class TrialTrainer:
             evaluate=self.objective.measure,
             advance=lambda models: advance(models * share),
         )
-        models = [setting for setting in unique for _ in self.seeds]
-        return frame[[ACCURACY, self.objective.name]].assign(setting=models)
+        names, size = (ACCURACY, self.objective.name), len(self.seeds)
+        columns = {name: frame[name].tolist() for name in names}
+        return {
+            setting: {name: columns[name][number * size : (number + 1) * size] for name in names}
+            for number, setting in enumerate(unique)
+        }
 
 
 def _vanilla(setting: Setting) -> Setting:
     return replace(setting, eta=0.0, beta=Setting.beta)
-
-
-def _by_seed(frame: pd.DataFrame, setting: Setting) -> dict[str, list[float]]:
-    rows: Any = frame[[other == setting for other in frame["setting"]]]
-    return {str(name): rows[name].tolist() for name in frame.columns if name != "setting"}
