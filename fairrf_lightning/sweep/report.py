@@ -27,7 +27,7 @@ def print_report(
     console = Console()
     console.print(_table(frame, chosen, objective.name))
     uses = "S of the validation rows was used" if objective.uses_sensitive else "S played no part in it"
-    name = "a vanilla model (eta 0)" if pd.isna(chosen["trial"]) else f"trial {chosen['trial']}"
+    name = _name(chosen).replace("vanilla", "the vanilla model (eta 0)")
     lines = [
         f"Chosen: {name}, by the smallest {objective.name} that keeps mean validation accuracy within",
         f"{max_accuracy_loss:g} of the best vanilla model. {uses}; the test rows were not touched.",
@@ -41,15 +41,18 @@ def print_report(
 def _table(frame: pd.DataFrame, chosen: pd.Series, measure: str) -> Table:
     count = int(frame["trial"].notna().sum())
     table = Table(title=f"Pareto front of {count} trials, validation rows")
-    for heading in ("trial", "accuracy", measure):
+    for heading in ("", "accuracy", measure):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("parameters")
     for position in pareto_front(frame[ACCURACY], frame[measure]):
         row = frame.iloc[position]
-        number = "vanilla" if pd.isna(row["trial"]) else str(row["trial"])
         mark = " (chosen)" if row.name == chosen.name else ""
-        table.add_row(number + mark, f"{row[ACCURACY]:.4f}", f"{row[measure]:.4f}", _parameters(row))
+        table.add_row(_name(row) + mark, f"{row[ACCURACY]:.4f}", f"{row[measure]:.4f}", _parameters(row))
     return table
+
+
+def _name(row: pd.Series) -> str:
+    return "vanilla" if pd.isna(row["trial"]) else f"trial {int(row['trial'])}"
 
 
 def _parameters(row: pd.Series) -> str:
