@@ -1,3 +1,7 @@
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +34,7 @@ def test_the_s_free_measure_is_the_mean_r_whatever_the_penalty_is(name: str) -> 
     rows = np.asarray(batch["target"][0]) > (0.5 if name.endswith("positives") else -1)
     columns = [column for (column,) in DATA.related_columns.values()]
     related = batch["inputs"][0][:, columns].double().numpy()[rows]
-    compare = np.corrcoef if "correlation" in name else lambda x, y: np.cov(x, y, ddof=0)
+    compare: Callable[..., Any] = np.corrcoef if "correlation" in name else partial(np.cov, ddof=0)
     for s, p in np.ndindex(2, 3):
         expected = np.mean([abs(compare(column, probs[s, p][rows])[0, 1]) for column in related.T])
         assert float(measured[name][s, p]) == pytest.approx(expected, abs=1e-6)

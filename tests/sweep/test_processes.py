@@ -45,18 +45,18 @@ def wait_until_one_runs() -> None:
 
 
 def test_the_same_command_started_twice_shares_the_work() -> None:
-    options = ["--trials", "30", "--batch", "2", "--epochs", "4"]
+    options = ["--trials", "20", "--batch", "1", "--epochs", "4"]
     processes = [start(*options), start(*options)]
     for process in processes:
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
-        assert "Pareto front of 30 trials" in out
+        assert "Pareto front of 20 trials" in out
     trials = trials_of()
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    assert len(done) == 30
+    assert len(done) == 20
     assert all(trial.state == TrialState.FAIL for trial in trials if trial not in done)
     assert len({trial.user_attrs["process"] for trial in done}) == 2
-    assert len({trial.params["eta"] for trial in done}) == 30  # none was drawn twice
+    assert len({trial.params["eta"] for trial in done}) == 20  # none was drawn twice
 
 
 def test_trials_of_a_killed_process_are_trained_by_the_next_one() -> None:
@@ -77,8 +77,8 @@ def test_trials_of_a_killed_process_are_trained_by_the_next_one() -> None:
 
 
 def test_workers_of_one_command_share_the_work(capfd: pytest.CaptureFixture[str]) -> None:
-    main([*OPTIONS, "--trials", "24", "--batch", "1", "--epochs", "20", "--workers", "2"])
-    assert "Pareto front of 24 trials" in capfd.readouterr().out
+    main([*OPTIONS, "--trials", "20", "--batch", "1", "--epochs", "16", "--workers", "2"])
+    assert "Pareto front of 20 trials" in capfd.readouterr().out
     done = [trial for trial in trials_of() if trial.state == TrialState.COMPLETE]
-    assert len(done) == 24
+    assert len(done) == 20
     assert len({trial.user_attrs["process"] for trial in done}) == 2

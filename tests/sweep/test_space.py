@@ -1,12 +1,14 @@
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting
-from fairrf_lightning.sweep.space import DEFAULT_SPACE, parse_space, read_space
+from fairrf_lightning.sweep.space import DEFAULT_SPACE, PARAMETERS, parse_space, read_space
 
 
 def test_the_default_space_is_valid_and_its_parameters_make_settings() -> None:
@@ -18,6 +20,14 @@ def test_the_default_space_is_valid_and_its_parameters_make_settings() -> None:
     assert space.schedule(params, 9) == Schedule(epochs=9, pretrain_epochs=2, lr=0.002)
     assert "eta" not in space.structure(params)
     assert space.structure(params)["lr"] == 0.002
+
+
+def test_the_spaces_of_the_documentation_are_valid() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    default, own = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    assert default == DEFAULT_SPACE
+    assert list(parse_space(own, "docs").distributions) == ["eta", "hidden", "dropout"]
+    assert all(f"`{name}`" in page for name in PARAMETERS)
 
 
 def test_a_file_gives_ranges_choices_and_fixed_values(tmp_path: Path) -> None:

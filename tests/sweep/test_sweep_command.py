@@ -67,7 +67,7 @@ def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
     assert config["model"]["init_args"]["eta"] == chosen["eta"]
     cli("fit --config sweep_synthetic/chosen.yaml --trainer.logger csv")
     log = pd.read_csv("lightning_logs/version_0/metrics.csv").dropna(subset="val_objective")
-    best = log.loc[log["val_objective"].idxmin()]
+    best = log.sort_values("val_objective").iloc[0]
     prefix = "vanilla_" if chosen["eta"] == 0 else ""
     measured = next(
         trial.user_attrs[f"{prefix}val_acc"][0]
