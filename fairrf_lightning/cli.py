@@ -38,7 +38,9 @@ _DEFAULT_LOGGER = {
 _COMMANDS = {
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
+    "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
 }
+_EXTRAS = {"sweep": "sweep"}  # which extra brings the packages of a command; reproduce otherwise
 
 
 class FairRFCLI(LightningCLI):
@@ -183,8 +185,9 @@ def _run_command(name: str, args: list[str]) -> None:
     try:
         command = getattr(import_module(module), function)
     except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(name, "reproduce")
         raise InputError(
-            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[reproduce]'"
+            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[{extra}]'"
         ) from error
     command(args)
 
