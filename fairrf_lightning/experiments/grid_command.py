@@ -15,11 +15,12 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
-from fairrf_lightning.experiments.progress import progress_bar
+from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.recommend import recommend, summarise
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Schedule, Setting
 from fairrf_lightning.experiments.stack import MakeData
+from fairrf_lightning.experiments.workers import WORKERS_HELP
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.penalty import Given
 from fairrf_lightning.short_names import ShortNameParser
@@ -38,13 +39,15 @@ def run_grid(args: Sequence[str]) -> None:
     name = getattr(data, "name", type(data).__name__)
     folder = Path(options.out or f"grid_{name}")
     total = len(settings) * len(seeds) * schedule.epochs
-    with progress_bar(f"{len(settings)} settings x {len(seeds)} seeds", total) as advance:
+    path = folder / "results.csv"
+    words = f"{len(settings)} settings x {len(seeds)} seeds"
+    with resumable(path), progress_bar(words, total) as advance:
         results = run_settings(
-            make_data, settings, seeds, schedule, path=folder / "results.csv", advance=advance
+            make_data, settings, seeds, schedule, path=path, advance=advance, workers=options.workers
         )
     summary = summarise(results)
     chosen = recommend(summary, options.max_accuracy_loss)
-    files = [folder / "results.csv"]
+    files = [path]
     if options.plot and chosen.with_s is not None:
         title = f"{name}: test split, mean and standard deviation of {len(seeds)} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
@@ -78,6 +81,7 @@ def _parser() -> ShortNameParser:
         default=0.01,
         help="How much validation accuracy the recommended setting may lose against eta 0.",
     )
+    add("--workers", type=int, default=None, help=WORKERS_HELP)
     add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
     return parser

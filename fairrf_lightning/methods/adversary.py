@@ -51,7 +51,7 @@ class Adversary(nn.Module):
         """Return the weights of the rows, ``(N,)``; their mean is 2."""
         scores: Tensor = self(inputs, target)
         sums = torch.stack([scores.sum(-1), scores.new_full(scores.shape[:-1], scores.shape[-1])], dim=-1)
-        total, rows = _sum_over_ranks(sums).split(1, dim=-1)
+        total, rows = _sum_over_ranks(sums).chunk(2, dim=-1)
         weights: Tensor = 1 + scores / (total / rows).clamp(min=_LEAST_MEAN)
         return weights
 

@@ -15,7 +15,7 @@ def test_compas_and_the_case_study_are_reproduced_and_continued(
     cli: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del cli  # for its folder and arguments
-    command = ["reproduce", "--seeds=2", "--epochs=1", "--out=docs"]
+    command = ["reproduce", "--seeds=2", "--epochs=1", "--out=docs", "--workers=1"]
     main([*command, "--only=compas"])
     report = (tmp_path / "docs/reproduction.md").read_text(encoding="utf-8")
     for method in ("vanilla", "constrain_s", "arl", "ksmote", "remove_r", "fairrf"):
@@ -45,7 +45,12 @@ def test_every_part_has_a_plan() -> None:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [(["--only=adlt"], "did you mean 'adult'"), (["--seeds=1"], "2 or more"), (["--epochs=0"], "epochs = 0")],
+    [
+        (["--only=adlt"], "did you mean 'adult'"),
+        (["--seeds=1"], "2 or more"),
+        (["--epochs=0"], "epochs = 0"),
+        (["--workers=0"], "workers = 0"),
+    ],
 )
 def test_wrong_options_are_explained(
     options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
