@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.recommend import Recommendation
+from fairrf_lightning.experiments.recommend import Recommendation, strength_option
 
 _GAPS = {"eo_gap": "dEO  (equal opportunity gap)", "dp_gap": "dDP  (demographic parity gap)"}
 
@@ -43,13 +43,14 @@ def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title
         raise InputError(
             "the plot needs matplotlib: pip install 'fairrf-lightning[plot]', or --plot false"
         ) from error
+    option = strength_option(summary)
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     figure.suptitle(title)
     for axes, (gap, label) in zip(figure.subplots(1, 2, sharey=True), _GAPS.items(), strict=True):
         x, y = summary[f"test_{gap}"], summary["test_acc"]
         spread = (summary[f"test_{gap}_std"].fillna(0), summary["test_acc_std"].fillna(0))
         axes.errorbar(x, y, spread[1], spread[0], fmt="none", ecolor="lightgray", zorder=1)
-        dots = axes.scatter(x, y, c=summary["eta"], cmap="viridis", zorder=3)
+        dots = axes.scatter(x, y, c=summary[option], cmap="viridis", zorder=3)
         front = pareto_front(y, x)
         axes.plot(x.iloc[front], y.iloc[front], color="gray", linewidth=1, zorder=2, label="Pareto front")
         marked = [(chosen.without_s, "o", "recommended, without S")]
@@ -61,7 +62,7 @@ def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title
         axes.set(xlabel=label, ylabel="accuracy" if gap == "eo_gap" else "")
         axes.grid(alpha=0.3)
     axes.legend(fontsize="small")
-    figure.colorbar(dots, ax=axes, label="eta")
+    figure.colorbar(dots, ax=axes, label=option)
     files = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
     for file in files:
         figure.savefig(file, dpi=150)

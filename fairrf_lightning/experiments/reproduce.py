@@ -22,7 +22,7 @@ from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.report import write_report
 from fairrf_lightning.experiments.runner import Request, run_requests
 from fairrf_lightning.experiments.setting import Schedule
-from fairrf_lightning.experiments.workers import WORKERS_HELP
+from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 
 
 def run_reproduce(args: Sequence[str]) -> None:
@@ -57,13 +57,15 @@ def reproduce(
         folder: Where ``results.csv`` grows.
         seeds: Seeds of each setting.
         schedule: How long and how fast to train.
-        workers: Processes that train side by side; ``None`` for one a core.
+        workers: Processes that train side by side; ``None`` for one a core if it pays.
     """
     todo = plans(parts)
     requests = [_request(plan, seeds, schedule) for plan in todo]
     models = sum(len(request.settings) * len(seeds) for request in requests)
+    total = sum(request.work for request in requests)
+    workers = worthwhile_workers(total) if workers is None else workers
     path = folder / "results.csv"
-    with resumable(path), progress_bar(f"{models} models", sum(r.work for r in requests)) as advance:
+    with resumable(path), progress_bar(f"{models} models", total) as advance:
         frames = run_requests(requests, path=path, advance=advance, workers=workers)
     named = [_named(runs, plan) for runs, plan in zip(frames, todo, strict=True)]
     return pd.concat(named, ignore_index=True)

@@ -26,7 +26,8 @@ import torch
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.job import Advance, Job, Row
 
-WORKERS_HELP = "Processes, one thread each; by default one a core. They change no figure."
+WORKERS_HELP = "Processes, one thread each; by default one a core if it pays. They change no figure."
+_LEAST_STEPS = 20_000  # of one model: 15 seconds of work, twice what the start of a process takes
 _LOGGER = "lightning.pytorch"
 _POLL_SECONDS = 0.2
 
@@ -41,6 +42,11 @@ class _StoppedError(Exception):
 def available_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worthwhile_workers(model_steps: int) -> int:
+    """Return how many processes pay for so many training steps, each of one model: one a core at most."""
+    return max(1, min(available_cores(), model_steps // _LEAST_STEPS))
 
 
 def train_jobs(jobs: Sequence[Job], workers: int | None, keep: Keep, advance: Advance) -> None:
@@ -91,7 +97,7 @@ def _train_in_processes(jobs: Sequence[Job], workers: int, keep: Keep, advance: 
             while waiting:
                 done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
                 _pass_on(progress, advance)
-                _collect(done, waiting, keep)
+                collect(done, waiting, keep)
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -104,7 +110,7 @@ def _pass_on(progress: SimpleQueue[int], advance: Advance) -> None:
         advance(progress.get())
 
 
-def _collect(done: set[_Result], waiting: set[_Result], keep: Keep) -> None:
+def collect(done: set[_Result], waiting: set[_Result], keep: Keep) -> None:
     """Keep the rows of those that went well, then raise the error of one that did not."""
     _keep_good(done, keep)
     waiting -= done

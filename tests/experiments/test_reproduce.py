@@ -15,7 +15,7 @@ def test_compas_and_the_case_study_are_reproduced_and_continued(
     cli: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del cli  # for its folder and arguments
-    command = ["reproduce", "--seeds=2", "--epochs=1", "--out=docs", "--workers=1"]
+    command = ["reproduce", "--seeds=2", "--epochs=1", "--out=docs"]
     main([*command, "--only=compas"])
     report = (tmp_path / "docs/reproduction.md").read_text(encoding="utf-8")
     for method in ("vanilla", "constrain_s", "arl", "ksmote", "remove_r", "fairrf"):
