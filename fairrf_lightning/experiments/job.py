@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from fairrf_lightning.experiments.setting import Schedule, Setting
 from fairrf_lightning.experiments.stack import MakeData, Stack
 
 Advance: TypeAlias = Callable[[int], None]
+Evaluate: TypeAlias = Callable[[Stack], dict[str, Tensor]]
 Row: TypeAlias = dict[str, Any]
 
 
@@ -26,6 +28,7 @@ class Job:
         schedule: How long and how fast to train.
         rows: The first columns of the row of results of each model.
         weight: How much work an epoch of one model is, relative to other jobs.
+        evaluate: Returns the measures of the trained stack, ``(S, P)`` by name.
     """
 
     make_data: MakeData
@@ -34,6 +37,7 @@ class Job:
     schedule: Schedule
     rows: dict[tuple[Setting, int], Row]
     weight: int = 1
+    evaluate: Evaluate = Stack.evaluate
 
     @property
     def epoch_work(self) -> int:
@@ -55,7 +59,7 @@ class Job:
         check()
         stack = Stack(self.make_data, self.settings, self.seeds, self.schedule)
         stack.fit([_Report(lambda: advance(self.epoch_work), check)])
-        return list(_measured(stack, self.rows))
+        return list(_measured(stack, self.evaluate(stack), self.rows))
 
 
 class _Report(Callback):
@@ -71,8 +75,7 @@ class _Report(Callback):
         self._epoch_done()
 
 
-def _measured(stack: Stack, rows: dict[tuple[Setting, int], Row]) -> Iterator[Row]:
-    values = stack.evaluate()
+def _measured(stack: Stack, values: dict[str, Tensor], rows: dict[tuple[Setting, int], Row]) -> Iterator[Row]:
     data, penalty = stack.data.parts[0], stack.module.penalty
     for p, setting in enumerate(stack.settings):
         related = setting.related_in(data)

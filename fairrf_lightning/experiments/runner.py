@@ -12,10 +12,10 @@ from typing import TypeVar
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.job import Advance, Job, Row
+from fairrf_lightning.experiments.job import Advance, Evaluate, Job, Row
 from fairrf_lightning.experiments.results_file import ResultsFile, identity
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
-from fairrf_lightning.experiments.stack import MakeData
+from fairrf_lightning.experiments.stack import MakeData, Stack
 from fairrf_lightning.experiments.workers import train_jobs
 
 # 125 models train at 30 model-epochs a second in one stack, at 28 in two: few enough for both cores to
@@ -35,6 +35,7 @@ class Request:
         seeds: Each seed is a split, an order of batches and an initialisation.
         schedule: How long and how fast to train.
         weight: How much work an epoch of one model is, relative to other requests: its steps, say.
+        evaluate: Returns the measures of a trained stack, ``(S, P)`` by name.
     """
 
     make_data: MakeData
@@ -42,6 +43,7 @@ class Request:
     seeds: Sequence[int]
     schedule: Schedule = field(default_factory=Schedule)
     weight: int = 1
+    evaluate: Evaluate = Stack.evaluate
 
     @property
     def work(self) -> int:
@@ -59,6 +61,7 @@ def run_settings(
     advance: Advance | None = None,
     max_models: int = _MOST_MODELS,
     workers: int | None = 1,
+    evaluate: Evaluate = Stack.evaluate,
 ) -> pd.DataFrame:
     """Train each setting with each seed and return one row for each model.
 
@@ -73,14 +76,15 @@ def run_settings(
         workers: Processes that train stacks side by side, with one thread each; ``None`` for one a core.
             They change no figure. A script that asks for more than 1 needs the guard
             ``if __name__ == "__main__"``.
+        evaluate: Returns the measures of a trained stack, ``(S, P)`` by name.
 
     Returns:
         Columns of the setting, ``seed``, ``best_epoch``, ``val_...`` and ``test_...`` measures of the
         best epoch, and ``lambda/<feature>``, in the order of settings and seeds.
     """
-    request = Request(make_data, settings, seeds, schedule or Schedule())
-    options = {"path": path, "advance": advance, "max_models": max_models, "workers": workers}
-    return run_requests([request], **options)[0]  # type: ignore[arg-type]
+    request = Request(make_data, settings, seeds, schedule or Schedule(), evaluate=evaluate)
+    (frame,) = run_requests([request], path=path, advance=advance, max_models=max_models, workers=workers)
+    return frame
 
 
 def run_requests(
@@ -126,7 +130,8 @@ def _jobs(request: Request, missing: dict[tuple[Setting, int], Row], max_models:
         pairs = [pair for pair in missing if pair[1] in some]
         for settings, seeds in plan_stacks(pairs, max_models):
             rows = {(setting, seed): missing[setting, seed] for setting in settings for seed in seeds}
-            yield Job(request.make_data, settings, seeds, request.schedule, rows, request.weight)
+            shared = (request.schedule, rows, request.weight, request.evaluate)
+            yield Job(request.make_data, settings, seeds, *shared)
 
 
 def plan_stacks(
