@@ -20,10 +20,10 @@ OPTIONS = ["method", "eta", "beta", "related", "rule", "statistic", "given", "ba
 def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: Rule) -> pd.DataFrame:
     """Return the runs of the setting that the rule chooses.
 
-    Without S: the strongest penalty, the largest eta (of ARL the quickest adversary), whose mean
-    validation accuracy is within the budget of the vanilla model's. With S, as the paper: among those
-    within the budget, the smallest sum of dEO and dDP on validation. If none is within the budget, the
-    most accurate one.
+    Without S: the strongest penalty, the largest eta, whose mean validation accuracy is within the
+    budget of the vanilla model's; among equals, as those of ARL, the most accurate. With S, as the
+    paper: among those within the budget, the smallest sum of dEO and dDP on validation. If none is
+    within the budget, the most accurate one.
 
     Args:
         runs: Runs of one method with several settings.
@@ -37,7 +37,6 @@ def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: Rule)
         best = means.loc[[means["val_acc"].idxmax()]]
     elif rule == "without S":
         strongest = affordable[affordable["eta"] == affordable["eta"].max()]
-        strongest = strongest[strongest["adversary_lr"] == strongest["adversary_lr"].max()]
         best = strongest.loc[[strongest["val_acc"].idxmax()]]
     else:
         best = affordable.loc[[(affordable["val_eo_gap"] + affordable["val_dp_gap"]).idxmin()]]

@@ -28,11 +28,16 @@ def print_report(
     """Print the table of settings, the recommendation with its rule, and the files."""
     console = Console()
     console.print(_table(summary, chosen, num_seeds))
-    option = strength_option(summary)
-    lines = [
-        f"Recommended without S: {_name(chosen.without_s)}, by the largest {option} that keeps mean",
-        f"validation accuracy within {max_accuracy_loss:g} of {option} 0; of its betas the smallest penalty.",
+    rule = [
+        "by the largest eta that keeps mean",
+        f"validation accuracy within {max_accuracy_loss:g} of eta 0; of its betas the smallest mean penalty.",
         f"Its lambda: {_lambda(chosen.without_s) or 'none'}.",
+    ]
+    if strength_option(summary) == "adversary_lr":
+        rule = ["of ARL the one with the highest mean validation accuracy."]
+    lines = [
+        f"Recommended without S: {_name(chosen.without_s)}, {rule[0]}",
+        *rule[1:],
         *_about_sensitive(chosen, data),
         f"Written: {', '.join(map(str, files))}",
     ]

@@ -18,8 +18,8 @@ class Recommendation:
     """Two rows of :func:`summarise`.
 
     Args:
-        without_s: The largest eta (of ARL the largest adversary_lr) whose validation accuracy is within
-            the budget.
+        without_s: The largest eta whose validation accuracy is within the budget; in a grid of ARL, the
+            adversary with the highest validation accuracy.
         with_s: The smallest ``dEO + dDP`` on validation within the same budget; it needs S there, and
             is ``None`` where no gap is known.
     """
@@ -46,10 +46,13 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
         max_accuracy_loss: How much lower than that of vanilla the mean validation accuracy may be.
     """
     affordable: Any = within_budget(summary, max_accuracy_loss)  # the stubs cannot tell a row from a table
-    option = strength_option(summary)
-    strongest = affordable[affordable[option] == affordable[option].max()]
+    strongest = affordable[affordable["eta"] == affordable["eta"].max()]
     gaps = affordable.reindex(columns=["val_eo_gap", "val_dp_gap"]).sum(axis=1, skipna=False)
-    without_s = strongest.loc[_mean_penalty(strongest).idxmin()]
+    if strength_option(summary) == "eta":
+        without_s = strongest.loc[_mean_penalty(strongest).idxmin()]
+    else:
+        adversaries: Any = summary[summary["adversary_lr"] > 0]
+        without_s = adversaries.loc[adversaries["val_acc"].idxmax()]
     with_s = affordable.loc[gaps.idxmin()] if gaps.notna().any() else None
     return Recommendation(without_s, with_s)
 

@@ -25,7 +25,7 @@ on the test split. *Gap* is the largest minus the smallest rate of the groups; *
 the mean deviation from the mean rate (half the gap with two groups), which their tables print. Settings are
 chosen on the validation split within a budget of accuracy ({budgets}): *with S*, as the paper, the smallest
 sum of both gaps; *without S* the strongest penalty. ARL is tried with several learning rates of its
-adversary (*without S* the largest counts as the strongest), KSMOTE with a few eta.
+adversary (*without S* the most accurate on validation), KSMOTE with a few eta.
 """
 
 

@@ -51,12 +51,12 @@ def test_without_an_affordable_setting_the_check_fails() -> None:
 
 
 @pytest.mark.parametrize(("auc", "verdict"), [(0.91, "holds"), (0.89, "fails")])
-def test_arl_is_judged_by_its_strongest_affordable_adversary(auc: float, verdict: str) -> None:
+def test_arl_is_judged_by_its_most_accurate_adversary(auc: float, verdict: str) -> None:
     def adult(method: str, acc: float, auc: float, lr: float) -> pd.DataFrame:
         return part("adult", "adult", method, 0.1, acc, test_worst_group_auc=auc, adversary_lr=lr, eta=0.0)
 
     runs = [adult("vanilla", 0.85, 0.90, 0.0), adult("fairrf", 0.85, 0.90, 0.0)]
-    runs += [adult("arl", 0.85, 0.5, 0.01), adult("arl", 0.845, auc, 0.1), adult("arl", 0.7, 0.5, 1.0)]
+    runs += [adult("arl", 0.84, 0.5, 0.01), adult("arl", 0.845, auc, 0.1), adult("arl", 0.7, 0.5, 1.0)]
     accuracy, area = found(*runs, about="ARL")
     assert accuracy.measured.startswith("-0.005")
     assert accuracy.verdict == "holds"

@@ -72,7 +72,7 @@ def test_a_grid_of_arl_turns_up_the_adversary(capsys: pytest.CaptureFixture[str]
     main(["grid", *SMALL, "--method", "arl", "--adversary_lr", "0.1,1", "--seeds", "2", "--plot", "true"])
     printed = capsys.readouterr().out
     assert "Recommended without S: adversary_lr" in printed
-    assert "of adversary_lr 0" in printed
+    assert "the highest mean validation accuracy" in printed
     results = pd.read_csv("grid_synthetic/results.csv")
     results = results.sort_values("adversary_lr")
     assert results["adversary_lr"].tolist() == [0, 0, 0.1, 0.1, 1, 1]
