@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import BUDGET, OPTIONS, affordable_choices
+from fairrf_lightning.experiments.choice import BUDGET, OPTIONS, Rule, affordable_choices, choose
 from fairrf_lightning.experiments.comparison import difference
 from fairrf_lightning.experiments.ledger import Finding
 
@@ -19,7 +19,7 @@ def checks(results: pd.DataFrame) -> list[Finding]:
     adult = outside[outside["part"] == "adult"]
     compas = outside[(outside["part"] == "ablation") & (outside["data"] == "compas")]
     found = [] if adult.empty else [*_not_dominated(adult), *_arl(adult)]
-    return found if compas.empty else [*found, _compas(compas)]
+    return found if compas.empty else [*found, *_compas(compas)]
 
 
 def _not_dominated(runs: pd.DataFrame) -> Iterator[Finding]:
@@ -42,9 +42,10 @@ def _stands(fair: pd.DataFrame, other: pd.DataFrame) -> bool:
 
 
 def _arl(runs: pd.DataFrame) -> Iterator[Finding]:
-    arl, vanilla = (runs[runs["method"] == method] for method in ("arl", "single vanilla"))
-    if arl.empty or vanilla.empty:
+    arl, vanilla = (runs[runs["method"] == method] for method in ("arl", "vanilla"))
+    if arl.empty:
         return
+    arl = choose(arl, vanilla, BUDGET["adult"], "without S")
     accuracy = difference(arl, vanilla, "test_acc")
     close = accuracy.low > -0.01 and accuracy.high < 0.01
     yield Finding("ARL", "accuracy within 0.01 of vanilla", str(accuracy), "holds" if close else "fails")
@@ -54,16 +55,31 @@ def _arl(runs: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("ARL", claim, shown, "holds" if auc.high >= 0 else "fails")
 
 
-def _compas(runs: pd.DataFrame) -> Finding:
-    """The best S-free setting: eta chosen without S, the features and the rule of lambda given."""
+def _compas(runs: pd.DataFrame) -> Iterator[Finding]:
+    """The setting that trains without S is chosen on validation, with and without S there; test judges it."""
     vanilla = runs[runs["method"] == "vanilla"]
-    settings = affordable_choices(runs, vanilla, BUDGET["compas"])
-    best = min(settings, key=lambda name: float(settings[name]["test_eo_gap"].mean()))
-    kept = settings[best]
-    lowest = kept["test_eo_gap"].mean()
-    change = 100 * (lowest / vanilla["test_eo_gap"].mean() - 1)
-    loss = 100 * (kept["test_acc"].mean() - vanilla["test_acc"].mean())
-    interval = difference(kept, vanilla, "test_eo_gap")
-    claim = "some S-free setting lowers dEO by 25 % for at most 2.5 points of accuracy"
-    measured = f"{best}: dEO {change:+.0f} % ({interval}), accuracy {loss:+.1f} points"
-    return Finding("COMPAS", claim, measured, "holds" if change <= -25 and loss >= -2.5 else "fails")
+    rules: tuple[Rule, ...] = ("without S", "with S")
+    for rule in rules:
+        settings = affordable_choices(runs, vanilla, BUDGET["compas"], rule)
+        claim = "an S-free setting lowers dEO by 25 % for at most 2.5 points of accuracy"
+        claim = f"{claim} (chosen {rule} on validation)"
+        if not settings:
+            yield Finding("COMPAS", claim, "no setting is within the budget of accuracy", "fails")
+            continue
+        best = min(settings, key=lambda name: _promise(settings[name], rule))
+        kept = settings[best]
+        change = 100 * (kept["test_eo_gap"].mean() / vanilla["test_eo_gap"].mean() - 1)
+        loss = 100 * (kept["test_acc"].mean() - vanilla["test_acc"].mean())
+        interval = difference(kept, vanilla, "test_eo_gap")
+        measured = f"{best}: dEO {change:+.0f} % ({interval}), accuracy {loss:+.1f} points"
+        yield Finding("COMPAS", claim, measured, "holds" if change <= -25 and loss >= -2.5 else "fails")
+
+
+def _promise(runs: pd.DataFrame, rule: Rule) -> float:
+    """Return what the best of the methods has least of on validation.
+
+    With S: the sum of both gaps. Without S: accuracy, all being within the budget. What a penalty costs
+    is what it does, as far as one can tell without S; eta cannot tell between methods.
+    """
+    measures = ["val_acc"] if rule == "without S" else ["val_eo_gap", "val_dp_gap"]
+    return float(runs[measures].mean().sum())

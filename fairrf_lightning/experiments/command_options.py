@@ -10,6 +10,7 @@ from jsonargparse import Namespace
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.stack import MakeData
+from fairrf_lightning.methods import KSMOTE
 
 
 def data_maker(options: Namespace) -> MakeData:
@@ -19,6 +20,8 @@ def data_maker(options: Namespace) -> MakeData:
     module, _, name = options.data.class_path.rpartition(".")
     init_args: dict[str, Any] = vars(options.data.get("init_args")) if "init_args" in options.data else {}
     init_args = {key: value for key, value in init_args.items() if key != "seed"}  # each seed is a split
+    if isinstance(init_args.get("ksmote"), Namespace):
+        init_args["ksmote"] = KSMOTE(**vars(init_args["ksmote"]))
     return partial(getattr(import_module(module), name), **init_args)
 
 

@@ -25,7 +25,6 @@ def draw_figures(results: pd.DataFrame, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for data in ("adult", "compas", "lsac"):
         runs = results[(results["part"] == data) & ~results["include_sensitive"]]
-        runs = runs[runs["method"] != "single vanilla"]
         if not runs.empty:
             _save(_fronts(runs, data), folder / f"front_{data}")
     grid = results[results["part"] == "sensitivity"]

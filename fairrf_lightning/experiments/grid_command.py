@@ -9,17 +9,20 @@ from pathlib import Path
 from jsonargparse import Namespace
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.command_options import data_maker, read_seeds
 from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
-from fairrf_lightning.experiments.progress import progress_bar
+from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.recommend import recommend, summarise
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Schedule, Setting
+from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.penalty import Given
-from fairrf_lightning.short_names import ShortNameParser
+from fairrf_lightning.short_names import SHORT_NAMES, ShortNameParser
+
+_MODELS = SHORT_NAMES["model"]
 
 
 def run_grid(args: Sequence[str]) -> None:
@@ -35,13 +38,19 @@ def run_grid(args: Sequence[str]) -> None:
     name = getattr(data, "name", type(data).__name__)
     folder = Path(options.out or f"grid_{name}")
     total = len(settings) * len(seeds) * schedule.epochs
-    with progress_bar(f"{len(settings)} settings x {len(seeds)} seeds", total) as advance:
+    data.prepare_data()
+    workers = options.workers
+    if workers is None:
+        workers = worthwhile_workers(total * len(data.train_dataloader()))
+    path = folder / "results.csv"
+    words = f"{len(settings)} settings x {len(seeds)} seeds"
+    with resumable(path), progress_bar(words, total) as advance:
         results = run_settings(
-            make_data, settings, seeds, schedule, path=folder / "results.csv", advance=advance
+            make_data, settings, seeds, schedule, path=path, advance=advance, workers=workers
         )
     summary = summarise(results)
     chosen = recommend(summary, options.max_accuracy_loss)
-    files = [folder / "results.csv"]
+    files = [path]
     if options.plot and chosen.with_s is not None:
         title = f"{name}: test split, mean and standard deviation of {len(seeds)} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
@@ -57,6 +66,8 @@ def _parser() -> ShortNameParser:
     )
     parser.add_lightning_class_args(TabularDataModule, "data", subclass_mode=True, required=False)
     add = parser.add_argument
+    add("--model", type=str, default=_MODELS["fairrf"], help="fairrf or arl; also by --method.")
+    add("--adversary_lr", type=str, default="0.01,0.1,1", help="Learning rates of ARL's adversary.")
     add("--eta", type=str, default="0.2,0.4,0.6,0.8,1.0", help="Weights of the penalty; 0 is always added.")
     add("--beta", type=str, default="0.5", help="Weights of |lambda|^2.")
     add("--seeds", type=str, default="5", help="How many seeds, or the seeds themselves: 0,7,42.")
@@ -75,17 +86,24 @@ def _parser() -> ShortNameParser:
         default=0.01,
         help="How much validation accuracy the recommended setting may lose against eta 0.",
     )
+    add("--workers", type=int, default=None, help=WORKERS_HELP)
     add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
     return parser
 
 
 def _settings(options: Namespace) -> Iterator[Setting]:
+    if options.model not in _MODELS.values():
+        raise InputError(f"--model {options.model}: no such grid; {did_you_mean(options.model, _MODELS)}")
     etas = _numbers("eta", options.eta)
     shared = {name: options[name] for name in ("backbone", "dropout", "statistic", "given", "rule")}
     betas = _numbers("beta", options.beta)
     # Without a penalty beta does nothing: one vanilla model a seed is enough.
     yield Setting(eta=0.0, beta=betas[0], **shared)
+    if options.model == _MODELS["arl"]:
+        for lr in filter(None, _numbers("adversary_lr", options.adversary_lr)):
+            yield Setting(eta=0.0, beta=betas[0], adversary_lr=lr, method="arl", **shared)
+        return
     for eta, beta in product(etas, betas):
         if eta != 0:
             yield Setting(eta=eta, beta=beta, **shared)

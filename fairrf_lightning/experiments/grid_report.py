@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.experiments.recommend import Recommendation
+from fairrf_lightning.experiments.recommend import Recommendation, strength_option
 
 _MEASURES = {"test_acc": "accuracy", "test_eo_gap": "dEO", "test_dp_gap": "dDP"}
 
@@ -28,10 +28,16 @@ def print_report(
     """Print the table of settings, the recommendation with its rule, and the files."""
     console = Console()
     console.print(_table(summary, chosen, num_seeds))
-    lines = [
-        f"Recommended without S: {_name(chosen.without_s)}, by the largest eta that keeps mean",
+    rule = [
+        "by the largest eta that keeps mean",
         f"validation accuracy within {max_accuracy_loss:g} of eta 0; of its betas the smallest mean penalty.",
         f"Its lambda: {_lambda(chosen.without_s) or 'none'}.",
+    ]
+    if strength_option(summary) == "adversary_lr":
+        rule = ["of ARL the one with the highest mean validation accuracy."]
+    lines = [
+        f"Recommended without S: {_name(chosen.without_s)}, {rule[0]}",
+        *rule[1:],
         *_about_sensitive(chosen, data),
         f"Written: {', '.join(map(str, files))}",
     ]
@@ -51,7 +57,8 @@ def _about_sensitive(chosen: Recommendation, data: TabularDataModule) -> Iterato
 def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Table:
     table = Table(title=f"Test split, mean +- standard deviation of {num_seeds} seeds")
     known = {name: heading for name, heading in _MEASURES.items() if name in summary}
-    for heading in ("eta", "beta", *known.values(), ""):
+    option = strength_option(summary)
+    for heading in (option, "beta", *known.values(), ""):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for index, row in summary.iterrows():
         marks = {"without S": chosen.without_s, "with S": chosen.with_s}
@@ -60,7 +67,7 @@ def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Tab
         )
         beta = "" if row["eta"] == 0 else f"{row['beta']:g}"
         measures = (_with_spread(row[name], row[f"{name}_std"]) for name in known)
-        table.add_row(f"{row['eta']:g}", beta, *measures, mark)
+        table.add_row(f"{row[option]:g}", beta, *measures, mark)
     return table
 
 
@@ -75,4 +82,6 @@ def _lambda(row: pd.Series) -> str:
 
 
 def _name(row: pd.Series) -> str:
+    if row["adversary_lr"]:
+        return f"adversary_lr {row['adversary_lr']:g}"
     return f"eta {row['eta']:g}" + (f", beta {row['beta']:g}" if row["eta"] else " (vanilla)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.recommend import Recommendation
+from fairrf_lightning.experiments.recommend import Recommendation, strength_option
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title
             _mark(axes, row[f"test_{gap}"], row["test_acc"], marker, name)
         axes.set(xlabel=label, ylabel="accuracy" if gap == "eo_gap" else "")
     axes.legend(fontsize="small")
-    figure.colorbar(dots, ax=axes, label="eta")
+    figure.colorbar(dots, ax=axes, label=strength_option(summary))
     return _save(figure, path)
 
 
@@ -93,7 +93,7 @@ def _draw_points(axes: Axes, rows: pd.DataFrame, gap: str, accuracy: str) -> Pat
     x, y = rows[gap], rows[accuracy]
     spread = (rows[f"{gap}_std"].fillna(0), rows[f"{accuracy}_std"].fillna(0))
     axes.errorbar(x, y, spread[1], spread[0], fmt="none", ecolor="lightgray", zorder=1)
-    dots = axes.scatter(x, y, c=rows["eta"], cmap="viridis", zorder=3)
+    dots = axes.scatter(x, y, c=rows[strength_option(rows)], cmap="viridis", zorder=3)
     front = pareto_front(y, x)
     axes.plot(x.iloc[front], y.iloc[front], color="gray", linewidth=1, zorder=2, label="Pareto front")
     axes.grid(alpha=0.3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -17,6 +18,8 @@ from fairrf_lightning.experiments.paper import (
     SENSITIVITY_ETAS,
 )
 from fairrf_lightning.experiments.setting import Setting
+from fairrf_lightning.experiments.stack import MakeData
+from fairrf_lightning.methods import KSMOTE
 
 DATA: dict[str, type[TabularDataModule]] = {
     "adult": AdultDataModule,
@@ -28,6 +31,9 @@ ETAS = {
     "compas": (0.15, 0.3, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0),
     "lsac": (0.1, 0.3, 1.0),
 }
+ADVERSARY_LRS = (0.01, 0.1, 1.0)  # of ARL
+KSMOTE_ETAS = (0.3, 0.6, 1.0)
+STEPS = {"adult": 44, "compas": 6, "lsac": 63}  # of an epoch: how long it takes, about
 EPOCHS_TIMES = {"compas": 3}  # an epoch of COMPAS is only 6 steps
 WIDER = ("score_text", "decile_score", "sex", "priors_count", "age", "age_cat")
 
@@ -39,16 +45,21 @@ class Plan:
     Args:
         part: The part of the evaluation, as ``reproduce --only`` names it.
         data: The data set.
-        settings: What to train in stacks.
+        settings: What to train.
         include_sensitive: Whether S is an input of the models (the authors' code) or not.
-        baselines: Methods that train one by one.
+        ksmote: Whether the training rows are clustered and balanced (KSMOTE).
     """
 
     part: str
     data: str
     settings: tuple[Setting, ...]
     include_sensitive: bool = False
-    baselines: tuple[str, ...] = ()
+    ksmote: bool = False
+
+    def make_data(self) -> MakeData:
+        """Return what makes the data module of a seed."""
+        ksmote = KSMOTE() if self.ksmote else None
+        return partial(DATA[self.data], include_sensitive=self.include_sensitive, ksmote=ksmote)
 
 
 def _turned_up(data: str, **options: object) -> list[Setting]:
@@ -63,13 +74,16 @@ def main_table(data: str) -> list[Plan]:
     vanilla = Setting(eta=0.0, method="vanilla")
     remove = Setting(eta=0.0, removed=leaf.default_related, method="remove_r")
     aware = _turned_up(data, method="constrain_s", uses_sensitive=True)
-    settings = (vanilla, remove, *_turned_up(data), *aware)
-    alone = ("arl", "ksmote")
-    # On Adult the vanilla model once more by itself, for the comparison of AUCs with ARL's.
-    extra = ("single vanilla",) if data == "adult" else ()
+    arl = [Setting(eta=0.0, adversary_lr=lr, method="arl") for lr in ADVERSARY_LRS]
+    settings = (vanilla, remove, *_turned_up(data), *aware, *arl)
+    balanced = tuple(Setting(eta=eta, method="ksmote") for eta in KSMOTE_ETAS)
     return [
-        Plan(data, data, settings, include_sensitive=False, baselines=(*alone, *extra)),
-        Plan(data, data, settings, include_sensitive=True, baselines=alone),
+        plan
+        for inside in (False, True)
+        for plan in (
+            Plan(data, data, settings, include_sensitive=inside),
+            Plan(data, data, balanced, include_sensitive=inside, ksmote=True),
+        )
     ]
 
 

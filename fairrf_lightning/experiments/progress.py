@@ -5,9 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Let Ctrl-C end the command with a line that says what is kept, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"finished models are in {path}" if path.is_file() else "no model was finished"
+        text = f"Interrupted: {kept}. The same command goes on from there."
+        Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+        raise SystemExit(130) from None
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pandas as pd
 from fairrf_lightning.errors import InputError
 
 SETTING_COLUMNS = ["method", "eta", "beta", "related", "removed", "rule", "statistic", "given", "backbone"]
+SETTING_COLUMNS += ["adversary_lr"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,8 @@ class Recommendation:
     """Two rows of :func:`summarise`.
 
     Args:
-        without_s: The largest eta whose validation accuracy is within the budget.
+        without_s: The largest eta whose validation accuracy is within the budget; in a grid of ARL, the
+            adversary with the highest validation accuracy.
         with_s: The smallest ``dEO + dDP`` on validation within the same budget; it needs S there, and
             is ``None`` where no gap is known.
     """
@@ -37,27 +39,37 @@ def summarise(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recommendation:
-    """Choose within a budget of validation accuracy against the settings with eta 0.
+    """Choose within a budget of validation accuracy against the vanilla settings.
 
     Args:
-        summary: What :func:`summarise` returned; with a setting of eta 0.
-        max_accuracy_loss: How much lower than that of eta 0 the mean validation accuracy may be.
+        summary: What :func:`summarise` returned; with a vanilla setting, of eta 0 and without adversary.
+        max_accuracy_loss: How much lower than that of vanilla the mean validation accuracy may be.
     """
     affordable: Any = within_budget(summary, max_accuracy_loss)  # the stubs cannot tell a row from a table
     strongest = affordable[affordable["eta"] == affordable["eta"].max()]
     gaps = affordable.reindex(columns=["val_eo_gap", "val_dp_gap"]).sum(axis=1, skipna=False)
-    without_s = strongest.loc[_mean_penalty(strongest).idxmin()]
+    if strength_option(summary) == "eta":
+        without_s = strongest.loc[_mean_penalty(strongest).idxmin()]
+    else:
+        adversaries: Any = summary[summary["adversary_lr"] > 0]
+        without_s = adversaries.loc[adversaries["val_acc"].idxmax()]
     with_s = affordable.loc[gaps.idxmin()] if gaps.notna().any() else None
     return Recommendation(without_s, with_s)
 
 
 def within_budget(summary: pd.DataFrame, max_accuracy_loss: float) -> pd.DataFrame:
-    """Return the settings whose validation accuracy is near enough to the best one of eta 0."""
-    vanilla = summary.loc[summary["eta"] == 0, "val_acc"]
+    """Return the settings whose validation accuracy is near enough to the best vanilla one."""
+    turned_up = summary.reindex(columns=["eta", "adversary_lr"], fill_value=0.0).any(axis=1)
+    vanilla = summary.loc[~turned_up, "val_acc"]
     if vanilla.empty:
         raise InputError("the budget of accuracy is relative to eta 0: add 0 to the etas.")
     affordable: pd.DataFrame = summary[summary["val_acc"] >= vanilla.max() - max_accuracy_loss]
     return affordable
+
+
+def strength_option(summary: pd.DataFrame) -> str:
+    """Return what turns up the method of a grid: ``"eta"``, or ``"adversary_lr"`` for ARL."""
+    return "adversary_lr" if "adversary_lr" in summary and summary["adversary_lr"].any() else "eta"
 
 
 def _mean_penalty(summary: pd.DataFrame) -> pd.Series:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,12 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.figures import draw_figures
 from fairrf_lightning.experiments.paper import CASE_STUDY
-from fairrf_lightning.experiments.plans import DATA, EPOCHS_TIMES, PARTS, Plan, plans
-from fairrf_lightning.experiments.progress import progress_bar
+from fairrf_lightning.experiments.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
+from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.report import write_report
-from fairrf_lightning.experiments.results_file import ResultsFile
-from fairrf_lightning.experiments.runner import run_settings
+from fairrf_lightning.experiments.runner import Request, run_requests
 from fairrf_lightning.experiments.setting import Schedule
-from fairrf_lightning.experiments.singles import run_singles
+from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 
 
 def run_reproduce(args: Sequence[str]) -> None:
@@ -33,6 +31,7 @@ def run_reproduce(args: Sequence[str]) -> None:
     parser.add_argument("--only", type=str, default=",".join(PARTS), help=f"Parts: {', '.join(PARTS)}.")
     parser.add_argument("--seeds", type=int, default=5, help="Seeds of each setting.")
     parser.add_argument("--epochs", type=int, default=20, help="Epochs of each model.")
+    parser.add_argument("--workers", type=int, default=None, help=WORKERS_HELP)
     parser.add_argument("--out", type=str, default="docs", help="Folder of the report.")
     options = parser.parse_args(list(args))
     parts = [part.strip() for part in options.only.split(",")]
@@ -42,12 +41,15 @@ def run_reproduce(args: Sequence[str]) -> None:
     if options.seeds < 2:
         raise InputError(f"--seeds {options.seeds}: expected 2 or more; an interval needs them.")
     folder = Path(options.out)
-    results = reproduce(parts, folder, list(range(options.seeds)), Schedule(epochs=options.epochs))
+    schedule = Schedule(epochs=options.epochs)
+    results = reproduce(parts, folder, list(range(options.seeds)), schedule, options.workers)
     draw_figures(results, folder / "figures")
     Console().print(f"Wrote {write_report(results, folder)}", highlight=False)
 
 
-def reproduce(parts: Sequence[str], folder: Path, seeds: list[int], schedule: Schedule) -> pd.DataFrame:
+def reproduce(
+    parts: Sequence[str], folder: Path, seeds: list[int], schedule: Schedule, workers: int | None = 1
+) -> pd.DataFrame:
     """Return one row for each model of the named parts; models found in ``results.csv`` are kept.
 
     Args:
@@ -55,28 +57,30 @@ def reproduce(parts: Sequence[str], folder: Path, seeds: list[int], schedule: Sc
         folder: Where ``results.csv`` grows.
         seeds: Seeds of each setting.
         schedule: How long and how fast to train.
+        workers: Processes that train side by side; ``None`` for one a core if it pays.
     """
     todo = plans(parts)
-    models = [(len(plan.settings) + len(plan.baselines)) * len(seeds) for plan in todo]
-    epochs = [schedule.epochs * EPOCHS_TIMES.get(plan.data, 1) for plan in todo]
-    total = sum(many * long for many, long in zip(models, epochs, strict=True))
-    with progress_bar(f"{sum(models)} models", total) as advance:
-        frames = [_run(plan, folder / "results.csv", seeds, schedule, advance) for plan in todo]
-    return pd.concat(frames, ignore_index=True)
+    requests = [_request(plan, seeds, schedule) for plan in todo]
+    models = sum(len(request.settings) * len(seeds) for request in requests)
+    total = sum(request.work for request in requests)
+    workers = worthwhile_workers(total) if workers is None else workers
+    path = folder / "results.csv"
+    with resumable(path), progress_bar(f"{models} models", total) as advance:
+        frames = run_requests(requests, path=path, advance=advance, workers=workers)
+    named = [_named(runs, plan) for runs, plan in zip(frames, todo, strict=True)]
+    return pd.concat(named, ignore_index=True)
 
 
-def _run(
-    plan: Plan, path: Path, seeds: list[int], schedule: Schedule, advance: Callable[[int], None]
-) -> pd.DataFrame:
-    make_data = partial(DATA[plan.data], include_sensitive=plan.include_sensitive)
+def _request(plan: Plan, seeds: list[int], schedule: Schedule) -> Request:
     schedule = replace(schedule, epochs=schedule.epochs * EPOCHS_TIMES.get(plan.data, 1))
-    frames = [run_settings(make_data, plan.settings, seeds, schedule, path=path, advance=advance)]
-    for method in plan.baselines:
-        frames.append(run_singles(method, make_data, seeds, schedule, ResultsFile(path)))
-        advance(len(seeds) * schedule.epochs)
-    runs = pd.concat(frames, ignore_index=True).copy()
+    return Request(plan.make_data(), plan.settings, seeds, schedule, weight=STEPS[plan.data])
+
+
+def _named(runs: pd.DataFrame, plan: Plan) -> pd.DataFrame:
     runs = runs.assign(part=plan.part, include_sensitive=plan.include_sensitive)
-    return runs.assign(**_correlations(make_data(seed=0), plan.data)) if plan.part == "case-study" else runs
+    if plan.part != "case-study":
+        return runs
+    return runs.assign(**_correlations(plan.make_data()(seed=0), plan.data))
 
 
 def _correlations(data: TabularDataModule, name: str) -> dict[str, float]:

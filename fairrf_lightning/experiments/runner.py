@@ -1,36 +1,54 @@
-"""Run settings over seeds: sort them into stacks, train what is missing, return one tidy table."""
+"""Run settings over seeds: sort them into stacks, train what is missing, return tidy tables."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import pandas as pd
-from lightning import Callback, LightningModule, Trainer
-from torch import Tensor
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.job import Advance, Evaluate, Job, Row
 from fairrf_lightning.experiments.results_file import ResultsFile, identity
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
 from fairrf_lightning.experiments.stack import MakeData, Stack
+from fairrf_lightning.experiments.workers import train_jobs
 
-Advance = Callable[[int], None]
-Evaluate = Callable[[Stack], dict[str, Tensor]]
+# 125 models train at 30 model-epochs a second in one stack, at 28 in two: few enough for both cores to
+# have work, many enough to be quick. It must not depend on the number of workers, nor do the figures then.
+_MOST_MODELS = 80
+
+_Item = TypeVar("_Item")
 
 
-class _ReportEpochs(Callback):
-    """Tells how many model-epochs are done."""
+@dataclass(frozen=True)
+class Request:
+    """Settings to be trained with seeds on data.
 
-    def __init__(self, advance: Advance, models: int) -> None:
-        self._advance = advance
-        self._models = models
+    Args:
+        make_data: A data module class or a partial of one; called with ``seed=...``.
+        settings: The settings; those with the same recipe train as one stack.
+        seeds: Each seed is a split, an order of batches and an initialisation.
+        schedule: How long and how fast to train.
+        weight: How much work an epoch of one model is, relative to other requests: its steps, say.
+        evaluate: Returns the measures of a trained stack, ``(S, P)`` by name.
+    """
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del trainer, pl_module
-        self._advance(self._models)
+    make_data: MakeData
+    settings: Sequence[Setting]
+    seeds: Sequence[int]
+    schedule: Schedule = field(default_factory=Schedule)
+    weight: int = 1
+    evaluate: Evaluate = Stack.evaluate
+
+    @property
+    def work(self) -> int:
+        """Work in all, in the unit of ``weight``."""
+        return self.weight * self.schedule.epochs * len(self.settings) * len(self.seeds)
 
 
 def run_settings(
@@ -41,7 +59,8 @@ def run_settings(
     *,
     path: str | Path | None = None,
     advance: Advance | None = None,
-    max_models: int = 128,
+    max_models: int = _MOST_MODELS,
+    workers: int | None = 1,
     evaluate: Evaluate = Stack.evaluate,
 ) -> pd.DataFrame:
     """Train each setting with each seed and return one row for each model.
@@ -54,36 +73,71 @@ def run_settings(
         path: CSV file that rows are written to as they come; rows found there are not trained again.
         advance: Called with a number of model-epochs whenever so many are done.
         max_models: Most models in a stack; each finished stack is written.
+        workers: Processes that train stacks side by side, with one thread each; ``None`` for one a core.
+            They change no figure. A script that asks for more than 1 needs the guard
+            ``if __name__ == "__main__"``.
         evaluate: Returns the measures of a trained stack, ``(S, P)`` by name.
 
     Returns:
         Columns of the setting, ``seed``, ``best_epoch``, ``val_...`` and ``test_...`` measures of the
         best epoch, and ``lambda/<feature>``, in the order of settings and seeds.
     """
-    schedule = schedule or Schedule()
+    request = Request(make_data, settings, seeds, schedule or Schedule(), evaluate=evaluate)
+    (frame,) = run_requests([request], path=path, advance=advance, max_models=max_models, workers=workers)
+    return frame
+
+
+def run_requests(
+    requests: Sequence[Request],
+    *,
+    path: str | Path | None = None,
+    advance: Advance | None = None,
+    max_models: int = _MOST_MODELS,
+    workers: int | None = 1,
+) -> list[pd.DataFrame]:
+    """Train what several requests ask for, the longest stacks first, and return a table for each.
+
+    A model that several requests ask for is trained once. Arguments are those of :func:`run_settings`.
+    """
+    advance = advance or (lambda _: None)
     results = ResultsFile(path)
-    data = make_data(seed=0)
-    rows = {
-        (setting, seed): identity(data, setting, seed, schedule) for setting in settings for seed in seeds
-    }
-    missing = {pair: row for pair, row in rows.items() if not results.has(row["key"])}
-    if advance is not None:
-        advance(schedule.epochs * (len(rows) - len(missing)))
+    asked = [_rows(request) for request in requests]
+    known = {row["key"] for rows in asked for row in rows.values() if results.has(row["key"])}
+    jobs: list[Job] = []
+    for request, rows in zip(requests, asked, strict=True):
+        missing = {pair: row for pair, row in rows.items() if row["key"] not in known}
+        known |= {row["key"] for row in missing.values()}
+        jobs += _jobs(request, missing, max_models)
+    advance(sum(request.work for request in requests) - sum(job.work for job in jobs))
+    train_jobs(jobs, workers, results.add, advance)
+    return [results.select([row["key"] for row in rows.values()]) for rows in asked]
+
+
+def _rows(request: Request) -> dict[tuple[Setting, int], Row]:
+    data = request.make_data(seed=0)
+    pairs = [(setting, seed) for setting in request.settings for seed in request.seeds]
+    return {(setting, seed): identity(data, setting, seed, request.schedule) for setting, seed in pairs}
+
+
+def _jobs(request: Request, missing: dict[tuple[Setting, int], Row], max_models: int) -> Iterator[Job]:
+    if not missing:
+        return
+    data = request.make_data(seed=0)
+    data.prepare_data()  # here, so that workers do not fetch the same files at once
     # KSMOTE adds another number of rows in each split, so its seeds cannot share batches.
-    together = [seeds] if data.ksmote is None else [[seed] for seed in seeds]
-    pairs = [[pair for pair in missing if pair[1] in some] for some in together]
-    for chunk, chunk_seeds in chain.from_iterable(plan_stacks(some, max_models) for some in pairs):
-        stack = Stack(make_data, chunk, chunk_seeds, schedule)
-        models = len(chunk) * len(chunk_seeds)
-        stack.fit([] if advance is None else [_ReportEpochs(advance, models)])
-        results.add(list(_measured(stack, evaluate(stack), missing)))
-    return results.select([row["key"] for row in rows.values()])
+    together = [request.seeds] if data.ksmote is None else [[seed] for seed in request.seeds]
+    for some in together:
+        pairs = [pair for pair in missing if pair[1] in some]
+        for settings, seeds in plan_stacks(pairs, max_models):
+            rows = {(setting, seed): missing[setting, seed] for setting in settings for seed in seeds}
+            shared = (request.schedule, rows, request.weight, request.evaluate)
+            yield Job(request.make_data, settings, seeds, *shared)
 
 
 def plan_stacks(
     pairs: Sequence[tuple[Setting, int]], max_models: int
 ) -> Iterator[tuple[list[Setting], list[int]]]:
-    """Yield settings and seeds of stacks that cover the pairs, each with one recipe."""
+    """Yield settings and seeds of stacks that cover the pairs, each with one recipe, about equally large."""
     if max_models < 1:
         raise InputError(f"max_models = {max_models}: expected 1 or more.")
     seeds_of: dict[Setting, list[int]] = defaultdict(list)
@@ -93,28 +147,12 @@ def plan_stacks(
     for setting, seeds in seeds_of.items():
         groups[setting.recipe, tuple(seeds)].append(setting)
     for (_, all_seeds), settings in groups.items():
-        for first in range(0, len(all_seeds), max_models):
-            some = list(all_seeds[first : first + max_models])
-            size = max_models // len(some)
-            for start in range(0, len(settings), size):
-                yield settings[start : start + size], some
+        for some in _even_parts(all_seeds, max_models):
+            for chunk in _even_parts(settings, max_models // len(some)):
+                yield list(chunk), list(some)
 
 
-def _measured(
-    stack: Stack, values: dict[str, Tensor], rows: dict[tuple[Setting, int], dict[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    data, penalty = stack.data.parts[0], stack.module.penalty
-    for p, setting in enumerate(stack.settings):
-        related = setting.related_in(data)
-        others = {f"penalty/{name}" for name in penalty.feature_names if name not in related}
-        for s, seed in enumerate(stack.seeds):
-            row = dict(rows[setting, seed]) | {"best_epoch": int(stack.best.best_epoch[s, p])}
-            row |= {
-                name: float(value[s, p])
-                for name, value in values.items()
-                if name.split("_", 1)[1] not in others
-            }
-            weights = zip(penalty.feature_names, penalty.weights[s, p].tolist(), strict=True)
-            # Without a penalty lambda has no meaning.
-            row |= {f"lambda/{name}": w for name, w in weights if name in related and setting.eta > 0}
-            yield row
+def _even_parts(items: Sequence[_Item], most: int) -> list[Sequence[_Item]]:
+    number = -(-len(items) // most)
+    ends = [-(-len(items) * part // number) for part in range(number + 1)]
+    return [items[first:last] for first, last in pairwise(ends)]

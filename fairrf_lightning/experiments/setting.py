@@ -32,6 +32,7 @@ class Recipe(NamedTuple):
     given: Given
     rule: LambdaRule
     uses_sensitive: bool
+    adversary_after: int | None
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Setting:
         hidden: Sizes of the MLP's hidden layers.
         uses_sensitive: Whether S takes the place of the related features (ConstrainS). It then is in
             the training batches, for the penalty only; it stays no input of the model.
+        adversary_lr: Learning rate of the adversary of ARL, which weighs the rows; 0 for no adversary.
+        adversary_after: Steps that the learner of ARL trains alone.
         method: A name for reports.
 
     >>> Setting(eta=0.6).recipe.backbone
@@ -68,6 +71,8 @@ class Setting:
     dropout: float = 0.1
     hidden: tuple[int, ...] = DEFAULT_HIDDEN
     uses_sensitive: bool = False
+    adversary_lr: float = 0.0
+    adversary_after: int = 250
     method: str = "fairrf"
 
     def __post_init__(self) -> None:
@@ -78,15 +83,27 @@ class Setting:
             value = getattr(self, name)
             if value not in choices:
                 raise InputError(f"{name} = {value!r}: no such choice; {did_you_mean(str(value), choices)}")
+        self._check_adversary()
+
+    def _check_adversary(self) -> None:
+        if not 0 <= self.adversary_lr < float("inf"):
+            raise InputError(f"adversary_lr = {self.adversary_lr}: expected 0 (none) or a positive number.")
+        if self.adversary_after < 0:
+            raise InputError(f"adversary_after = {self.adversary_after}: expected 0 or more steps.")
+        if self.adversary_lr and (self.eta or self.removed or self.backbone == "svm"):
+            raise InputError(
+                f"adversary_lr = {self.adversary_lr}: ARL has no penalty (eta = 0), sees all inputs "
+                "(nothing removed), and weighs a cross entropy (no svm)."
+            )
 
     @property
     def recipe(self) -> Recipe:
         """What it has to share with other settings to be trained in one stack with them."""
         # Dropout and layers say nothing to a linear model: they must not keep equal recipes apart.
         dropout, hidden = (self.dropout, self.hidden) if self.backbone == "mlp" else (0.0, ())
-        return Recipe(
-            self.backbone, dropout, hidden, self.statistic, self.given, self.rule, self.uses_sensitive
-        )
+        after = self.adversary_after if self.adversary_lr else None
+        shared = (self.backbone, dropout, hidden, self.statistic, self.given, self.rule, self.uses_sensitive)
+        return Recipe(*shared, adversary_after=after)
 
     def related_in(self, data: TabularDataModule) -> tuple[str, ...]:
         """Return the related features on these data."""

@@ -16,6 +16,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.selection import KeepBestWeights
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
+from fairrf_lightning.experiments.stacked_arl import StackedARLModule
 from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
 from fairrf_lightning.experiments.stacked_data import StackedData
 from fairrf_lightning.experiments.stacked_module import StackedModule
@@ -99,7 +100,11 @@ class Stack:
         )
         columns = self._input_columns(data.encoder.owners)
         backbone = StackedBackbone(_backbone_maker(self.recipe), self.seeds, columns)
-        return StackedModule(backbone, penalty, data.num_groups, self.schedule.lr)
+        parts = (backbone, penalty, data.num_groups, self.schedule.lr)
+        if self.recipe.adversary_after is None:
+            return StackedModule(*parts)
+        rates = torch.tensor([setting.adversary_lr for setting in self.settings]).expand(shape)
+        return StackedARLModule(*parts, adversary_lr=rates, adversary_after=self.recipe.adversary_after)
 
     def _input_columns(self, owners: dict[str, list[int]]) -> Tensor:
         columns = torch.ones(len(self.settings), sum(map(len, owners.values())), dtype=torch.bool)

@@ -6,6 +6,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from fairrf_lightning.experiments.stacked_auc import WorstGroupAUC
 from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
 from fairrf_lightning.experiments.stacked_metrics import StackedMetrics, related_of
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -33,6 +34,7 @@ class StackedModule(LightningModule):
         self.results: dict[str, Tensor] = {}
         self._lr = lr
         self._metrics = StackedMetrics(penalty, num_groups)
+        self._auc = WorstGroupAUC(num_groups)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits ``(S, P, N)`` of the rows of each seed ``(S, N, D)``."""
@@ -54,20 +56,26 @@ class StackedModule(LightningModule):
         self._metrics.reset()
 
     def validation_step(self, batch: dict[str, Tensor]) -> None:
-        logits = self(batch["inputs"])
-        self._metrics.update(self.task_losses(logits, batch), logits, batch)
+        self._measure(batch)
 
     def on_validation_epoch_end(self) -> None:
         self.results = self._metrics.compute()
 
     def on_test_epoch_start(self) -> None:
         self.on_validation_epoch_start()
+        self._auc.reset()
 
     def test_step(self, batch: dict[str, Tensor]) -> None:
-        self.validation_step(batch)
+        self._auc.update(self._measure(batch), batch)
 
     def on_test_epoch_end(self) -> None:
-        self.on_validation_epoch_end()
+        # Only here: sorting all rows of all models in each validation epoch would cost too much.
+        self.results = self._metrics.compute() | self._auc.compute()
+
+    def _measure(self, batch: dict[str, Tensor]) -> Tensor:
+        logits: Tensor = self(batch["inputs"])
+        self._metrics.update(self.task_losses(logits, batch), logits, batch)
+        return logits
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return one Adam for all models."""

@@ -19,7 +19,8 @@ class Adversary(nn.Module):
 
     Args:
         n_features: Number of input columns.
-        lr: Learning rate.
+        lr: Learning rate. A tensor ``(S, P)`` serves stacked models: inputs ``(S, N, D)``, targets
+            ``(S, N)``, and scores, weights and losses ``(S, P, N)``.
 
     >>> adversary = Adversary(1)
     >>> adversary.weights(torch.zeros(3, 1), torch.tensor([0.0, 1.0, 1.0]))
@@ -29,23 +30,28 @@ class Adversary(nn.Module):
     coefficients: Tensor
     squares: Tensor
 
-    def __init__(self, n_features: int, lr: float = 0.01) -> None:
+    def __init__(self, n_features: int, lr: float | Tensor = 0.01) -> None:
         super().__init__()
-        self.lr = lr
-        self.register_buffer("coefficients", torch.zeros(n_features + 2))
-        self.register_buffer("squares", torch.full((n_features + 2,), 0.1))
+        if isinstance(lr, Tensor):
+            self.register_buffer("lr", lr.unsqueeze(-1), persistent=False)
+        else:
+            self.lr: float | Tensor = lr
+        shape = (*torch.as_tensor(lr).shape, n_features + 2)
+        self.register_buffer("coefficients", torch.zeros(shape))
+        self.register_buffer("squares", torch.full(shape, 0.1))
 
     def forward(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the scores ``f`` of the rows, ``(N,)``."""
         design = _design(inputs, target)
         with torch.autocast(design.device.type, enabled=False):
-            return (design @ self.coefficients.to(design.dtype)).sigmoid()
+            return (self.coefficients.to(design.dtype) @ design.mT).sigmoid()
 
     @torch.no_grad()
     def weights(self, inputs: Tensor, target: Tensor) -> Tensor:
         """Return the weights of the rows, ``(N,)``; their mean is 2."""
         scores: Tensor = self(inputs, target)
-        total, rows = _sum_over_ranks(torch.stack([scores.sum(), scores.new_tensor(len(scores))]))
+        sums = torch.stack([scores.sum(-1), scores.new_full(scores.shape[:-1], scores.shape[-1])], dim=-1)
+        total, rows = _sum_over_ranks(sums).chunk(2, dim=-1)
         weights: Tensor = 1 + scores / (total / rows).clamp(min=_LEAST_MEAN)
         return weights
 
@@ -56,10 +62,11 @@ class Adversary(nn.Module):
         scores = self(inputs, target)
         losses, slopes = losses.to(design.dtype), scores * (1 - scores)
         with torch.autocast(design.device.type, enabled=False):
-            sums = [torch.stack([scores.sum(), scores @ losses]), slopes @ design, (slopes * losses) @ design]
-        packed = _sum_over_ranks(torch.cat(sums))
-        total, weighted = packed[0], packed[1]
-        slope_sums, loss_slope_sums = packed[2:].chunk(2)
+            of_scores = torch.stack([scores.sum(-1), (scores * losses).sum(-1)], dim=-1)
+            sums = [of_scores, slopes @ design, (slopes * losses) @ design]
+        packed = _sum_over_ranks(torch.cat(sums, dim=-1))
+        total, weighted, rest = packed.tensor_split((1, 2), dim=-1)
+        slope_sums, loss_slope_sums = rest.chunk(2, dim=-1)
         return (loss_slope_sums - weighted / total * slope_sums) / total
 
     @torch.no_grad()
@@ -72,8 +79,8 @@ class Adversary(nn.Module):
 
 def _design(inputs: Tensor, target: Tensor) -> Tensor:
     inputs = inputs.to(torch.promote_types(inputs.dtype, torch.float32))
-    label = target.to(inputs.dtype)[:, None]
-    return torch.cat([inputs, label, torch.ones_like(label)], dim=1)
+    label = target.to(inputs.dtype).unsqueeze(-1)
+    return torch.cat([inputs, label, torch.ones_like(label)], dim=-1)
 
 
 def _sum_over_ranks(values: Tensor) -> Tensor:

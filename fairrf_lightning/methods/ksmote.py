@@ -46,11 +46,14 @@ class KSMOTE:
         """
         _require("sklearn")
         from sklearn.cluster import KMeans  # noqa: PLC0415 - an optional dependency
+        from threadpoolctl import threadpool_limits  # noqa: PLC0415 - scikit-learn's own
 
         if len(train) < self.n_clusters:
             raise InputError(f"{len(train)} training rows are too few for {self.n_clusters} clusters.")
-        kmeans = KMeans(self.n_clusters, n_init=4, random_state=seed).fit(inputs[train].numpy())
-        return torch.from_numpy(kmeans.predict(inputs.numpy()).astype(np.int64))
+        with threadpool_limits(1):  # threads add up in an order of their own, and clusters could differ
+            kmeans = KMeans(self.n_clusters, n_init=4, random_state=seed).fit(inputs[train].numpy())
+            clusters = kmeans.predict(inputs.numpy())
+        return torch.from_numpy(clusters.astype(np.int64))
 
     def balance(self, rows: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
         """Return the rows and, after those of each cluster, its synthetic ones.

@@ -18,7 +18,7 @@ def runs(*points: tuple[float, float, float, float], method: str = "fairrf", see
     for eta, acc, eo_gap, dp_gap in points:
         measures = {"acc": acc, "eo_gap": eo_gap, "dp_gap": dp_gap}
         row: dict[str, Any] = {"method": method, "eta": eta, "beta": 0.5, "related": "age", "rule": "kkt"}
-        row |= {"statistic": "covariance", "given": "all", "backbone": "mlp"}
+        row |= {"statistic": "covariance", "given": "all", "backbone": "mlp", "adversary_lr": 0.0}
         row |= {f"{stage}_{name}": value for stage in ("val", "test") for name, value in measures.items()}
         rows += [row | {"seed": seed} for seed in range(seeds)]
     return pd.DataFrame(rows)

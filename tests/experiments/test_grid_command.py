@@ -68,6 +68,26 @@ def test_options_of_the_data_are_passed_on() -> None:
     assert results["data_options"].str.contains('"n_rows": 1000').all()
 
 
+def test_a_grid_of_arl_turns_up_the_adversary(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["grid", *SMALL, "--method", "arl", "--adversary_lr", "0.1,1", "--seeds", "2", "--plot", "true"])
+    printed = capsys.readouterr().out
+    assert "Recommended without S: adversary_lr" in printed
+    assert "the highest mean validation accuracy" in printed
+    results = pd.read_csv("grid_synthetic/results.csv")
+    results = results.sort_values("adversary_lr")
+    assert results["adversary_lr"].tolist() == [0, 0, 0.1, 0.1, 1, 1]
+    assert results["method"].tolist() == ["fairrf"] * 2 + ["arl"] * 4
+    assert (results["eta"] == 0).all()
+
+
+def test_a_grid_of_ksmote_is_one_on_balanced_data(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--method", "ksmote", "--eta", "0.5", "--seeds", "2", "--plot", "false"]
+    main(["grid", *SMALL, *options])
+    results = pd.read_csv("grid_synthetic/results.csv")
+    assert (results["related"] == "cluster").all()
+    assert "cluster 1.00" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -76,6 +96,9 @@ def test_options_of_the_data_are_passed_on() -> None:
         ([*SMALL, "--eta", "a,b"], "--eta a,b: expected numbers"),
         ([*SMALL, "--eta", "-1"], "eta = -1"),
         ([*SMALL, "--beta", "0"], "beta = 0"),
+        ([*SMALL, "--model", "alr"], "did you mean 'arl'"),
+        ([*SMALL, "--method", "arl", "--adversary_lr", "-1"], "adversary_lr = -1"),
+        ([*SMALL, "--workers", "0"], "workers = 0"),
         ([*SMALL, "--seeds", "0"], "--seeds 0"),
         ([*SMALL, "--seeds", "x"], "--seeds x"),
         ([*SMALL, "--epochs", "0"], "epochs = 0"),

@@ -23,6 +23,7 @@ def part(name: str, data: str, method: str, gap: float, acc: float = 0.8, **opti
         statistic="covariance",
         given="all",
         backbone="mlp",
+        adversary_lr=0.0,
     )
     for stage in ("val", "test"):
         for measure, value in (("acc", acc), ("eo_gap", gap), ("dp_gap", gap)):

@@ -45,7 +45,12 @@ def test_every_part_has_a_plan() -> None:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [(["--only=adlt"], "did you mean 'adult'"), (["--seeds=1"], "2 or more"), (["--epochs=0"], "epochs = 0")],
+    [
+        (["--only=adlt"], "did you mean 'adult'"),
+        (["--seeds=1"], "2 or more"),
+        (["--epochs=0"], "epochs = 0"),
+        (["--workers=0"], "workers = 0"),
+    ],
 )
 def test_wrong_options_are_explained(
     options: list[str], expected: str, capsys: pytest.CaptureFixture[str]

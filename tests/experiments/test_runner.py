@@ -129,8 +129,8 @@ def test_the_recommendation_takes_the_largest_affordable_eta_without_looking_at_
         (1.0, 0.8, 0.841, 0.10, 0.11),
         (2.0, 0.5, 0.800, 0.01, 0.05),
     ]
-    same = {"method": "fairrf", "related": "age", "removed": "", "rule": "kkt"}
-    same |= {"statistic": "covariance", "given": "all", "backbone": "mlp"}
+    same: dict[str, Any] = {"method": "fairrf", "related": "age", "removed": "", "rule": "kkt"}
+    same |= {"statistic": "covariance", "given": "all", "backbone": "mlp", "adversary_lr": 0.0}
     frame = pd.DataFrame(
         [
             {"eta": eta, "beta": beta, "val_acc": acc + shift, "val_eo_gap": gap, "val_dp_gap": gap}
