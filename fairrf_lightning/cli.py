@@ -26,7 +26,7 @@ from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
-from fairrf_lightning.wandb_offline import prepare_wandb
+from fairrf_lightning.tracking.wandb_logger import use_patient_logger
 
 _TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
 _DEFAULT_LOGGER = {
@@ -79,7 +79,7 @@ class FairRFCLI(LightningCLI):
             model_args["eta"] = recommended.get("eta", 0.3)
         if config.trainer.logger in (None, True):
             config.trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
-        prepare_wandb(config.trainer.logger)
+        use_patient_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
             # Lightning says so of the checkpoint callback, which has nothing to do here.
