@@ -13,9 +13,10 @@ from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
+from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback, WandbReport
 from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
 from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
@@ -36,9 +37,11 @@ _DEFAULT_LOGGER = {
 
 # Commands of our own, imported when they are called; all others are those of LightningCLI.
 _COMMANDS = {
+    "dashboard": ("fairrf_lightning.tracking.dashboard_command", "run_dashboard"),
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
 }
+_EXTRAS = {"dashboard": "wandb"}  # which extra brings the packages of a command; reproduce otherwise
 
 
 class FairRFCLI(LightningCLI):
@@ -96,6 +99,10 @@ class FairRFCLI(LightningCLI):
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         if config.get("enable_checkpointing") is False:
             callbacks = [callback for callback in callbacks if not isinstance(callback, ModelCheckpoint)]
+        if _logs_to_wandb(config) and not any(
+            isinstance(item, WandbReport) for item in _as_list(config["callbacks"])
+        ):
+            callbacks = [*callbacks, WandbReport()]
         try:
             return super()._instantiate_trainer(config, callbacks)
         except (TypeError, ValueError, MisconfigurationException) as error:
@@ -122,6 +129,14 @@ class FairRFCLI(LightningCLI):
         """Validate, and print our table in place of Lightning's."""
         self.trainer.validate(**kwargs | {"verbose": False})
         print_results(self.trainer, self.model, "val")
+
+
+def _logs_to_wandb(trainer: dict[str, Any]) -> bool:
+    return any(isinstance(item, WandbLogger) for item in _as_list(trainer["logger"]))
+
+
+def _as_list(items: Any) -> list[Any]:
+    return items if isinstance(items, list) else [items]
 
 
 def _prepare_checkpoint(config: Any) -> None:
@@ -183,8 +198,9 @@ def _run_command(name: str, args: list[str]) -> None:
     try:
         command = getattr(import_module(module), function)
     except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(name, "reproduce")
         raise InputError(
-            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[reproduce]'"
+            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[{extra}]'"
         ) from error
     command(args)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
-from lightning.pytorch.loggers.logger import rank_zero_experiment
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 from fairrf_lightning.errors import InputError
@@ -40,12 +40,12 @@ class WandbLogger(LightningWandbLogger):
         if self._experiment is None and wandb.run is None and getattr(self, "_attach_id", None) is None:
             self._choose_mode()
         try:
-            return super().experiment
+            return cast("Run", super().experiment)
         except wandb.errors.Error as error:
             if self._wandb_init.get("mode") == "offline":
                 raise
             self._go_offline(str(error).strip().partition("\n")[0])
-            return super().experiment
+            return cast("Run", super().experiment)
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
         """Log checkpoints as artifacts, if asked to; a failure does not end the training."""
@@ -75,11 +75,9 @@ class WandbLogger(LightningWandbLogger):
         rank_zero_info(f"W&B: {reason}, so this run is logged offline; {_SEND_LATER}")
 
     def _attempt(self, action: Callable[[Any], None], argument: Any) -> None:
-        import wandb  # noqa: PLC0415
-
         try:
             action(argument)
-        except wandb.errors.Error as error:
+        except Exception as error:  # noqa: BLE001 - without a network the client raises many kinds
             rank_zero_warn(f"W&B: a checkpoint was not logged as an artifact: {error}")
 
 
