@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Seconds; W&B's own are 90 and no limit. What was not sent by then is on disk, for `wandb sync`.
 _TIMEOUTS = {"init_timeout": 30.0, "finish_timeout": 30.0}
+_TIMEOUTS_WITH_CHECKPOINTS = _TIMEOUTS | {"finish_timeout": 600.0}  # they may be large
 _SEND_LATER = "send it later with: wandb sync wandb/offline-run-*"
 
 
@@ -39,13 +40,23 @@ class WandbLogger(LightningWandbLogger):
 
         if self._experiment is None and wandb.run is None and getattr(self, "_attach_id", None) is None:
             self._choose_mode()
-        try:
-            return cast("Run", super().experiment)
-        except wandb.errors.Error as error:
-            if self._wandb_init.get("mode") == "offline":
-                raise
-            self._go_offline(str(error).strip().partition("\n")[0])
-            return cast("Run", super().experiment)
+            try:
+                self._start()
+            except wandb.errors.Error as error:
+                if self._wandb_init.get("mode") == "offline":
+                    raise
+                self._go_offline(str(error).strip().partition("\n")[0])
+                self._start()
+        return cast("Run", super().experiment)
+
+    def _start(self) -> None:
+        # As Lightning does it. jsonargparse reads here that further options are those of wandb.init.
+        import wandb  # noqa: PLC0415
+
+        self._experiment = wandb.init(**self._wandb_init)
+        axis = "global_step" if self._wandb_init.get("sync_tensorboard") else "trainer/global_step"
+        self._experiment.define_metric(axis)
+        self._experiment.define_metric("*", step_metric=axis, step_sync=True)
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
         """Log checkpoints as artifacts, if asked to; a failure does not end the training."""
@@ -59,13 +70,15 @@ class WandbLogger(LightningWandbLogger):
     def _choose_mode(self) -> None:
         if self._offline:
             # Lightning sets an environment variable, which W&B may have read before.
-            self._wandb_init.setdefault("mode", "offline")
+            self._wandb_init["mode"] = "offline"
+        if self._wandb_init.get("anonymous") is None:
+            self._wandb_init.pop("anonymous", None)  # W&B warns of it, and Lightning always passes it
+        limits = _TIMEOUTS_WITH_CHECKPOINTS if self._log_model else _TIMEOUTS
         timeouts = {
-            name: seconds for name, seconds in _TIMEOUTS.items() if f"WANDB_{name.upper()}" not in os.environ
+            name: value for name, value in limits.items() if f"WANDB_{name.upper()}" not in os.environ
         }
-        if self._log_model:
-            timeouts.pop("finish_timeout", None)  # checkpoints may be large
-        self._wandb_init.setdefault("settings", timeouts)
+        if self._wandb_init.get("settings") is None:
+            self._wandb_init["settings"] = timeouts
         decided = self._wandb_init.get("mode") or chosen_mode()
         if decided in ("online", "run") and (reason := obstacle()):
             self._go_offline(reason)

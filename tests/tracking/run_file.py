@@ -30,12 +30,6 @@ class RunFile:
     def values(self, name: str) -> list[Any]:
         return [row[name] for row in self.history if name in row]
 
-    def table(self, directory: Path, name: str) -> dict[str, Any]:
-        """Return a logged table: its columns and data."""
-        (row,) = self.values(name)
-        found: dict[str, Any] = json.loads((directory / "files" / row["path"]).read_text())
-        return found
-
 
 def read_run(path: Path) -> RunFile:
     """Return what the file holds, its checksums checked."""

@@ -39,10 +39,15 @@ class Run:
 
 @dataclass
 class Server:
-    """The state of the server. ``refuse`` names GraphQL operations to answer with "permission denied"."""
+    """The state of the server.
+
+    ``refuse`` names GraphQL operations to answer with "permission denied", ``mute`` those to answer
+    without data.
+    """
 
     url: str = ""
     refuse: set[str] = field(default_factory=set)
+    mute: set[str] = field(default_factory=set)
     operations: list[str] = field(default_factory=list)
     runs: dict[str, Run] = field(default_factory=dict)
     artifacts: list[dict[str, Any]] = field(default_factory=list)
@@ -60,7 +65,7 @@ class Server:
         if operation in self.refuse:
             return {"errors": [{"message": "permission denied"}], "data": None}
         handler = getattr(self, f"_on_{operation.lower()}", None)
-        return {"data": {} if handler is None else handler(variables)}
+        return {"data": {} if handler is None or operation in self.mute else handler(variables)}
 
     def receive(self, path: str, body: bytes) -> None:
         """Take a file, or a part of the stream of history rows."""
@@ -108,6 +113,26 @@ class Server:
     def _on_upsertview2(self, sent: dict[str, Any]) -> dict[str, Any]:
         self.views.append(sent)
         return {"upsertView": {"view": {"id": "w", "name": sent["name"]}, "inserted": True}}
+
+    def _on_upsertsweep(self, sent: dict[str, Any]) -> dict[str, Any]:
+        name = f"sweep{len(self.sweeps)}"
+        self.sweeps[name] = sent["config"]
+        project = {"id": "p", "name": sent["projectName"], "entity": {"id": "e", "name": "me"}}
+        return {"upsertSweep": {"sweep": {"name": name, "project": project}, "configValidationWarnings": []}}
+
+    def _on_sweepwithruns(self, sent: dict[str, Any]) -> dict[str, Any]:
+        sweep = {"id": "s", "name": sent["sweep"], "state": "RUNNING", "config": self.sweeps[sent["sweep"]]}
+        return {"project": {"sweep": sweep | {"runs": {"edges": []}}}}
+
+    def _on_getsweepstate(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"project": {"sweep": {"state": "RUNNING"}}}
+
+    def _on_createagent(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"createAgent": {"agent": {"id": "agent"}}}
+
+    def _on_heartbeat(self, _: dict[str, Any]) -> dict[str, Any]:
+        commands, self.commands = self.commands, []
+        return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(commands)}}
 
 
 class _Handler(BaseHTTPRequestHandler):
