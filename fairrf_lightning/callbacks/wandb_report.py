@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.metrics.group_rates import GroupRate
 from fairrf_lightning.penalty import RelatedFeaturePenalty
+from fairrf_lightning.tracking.access import first_line
 from fairrf_lightning.tracking.axes import (
     define_metrics,
     evaluation_names,
@@ -144,7 +145,7 @@ class WandbReport(Callback):
             report(logger.experiment)
         except Exception as error:  # noqa: BLE001 - without a network the client raises many kinds
             self._given_up = True
-            rank_zero_warn(f"W&B: the report of this run is incomplete: {error}")
+            rank_zero_warn(f"W&B: the report of this run is incomplete: {first_line(error)}")
 
 
 def _logger(trainer: Trainer) -> WandbLogger | None:

@@ -29,7 +29,7 @@ def obstacle() -> str | None:
         server = wandb.setup().settings.base_url
         if not _reachable(server):
             return f"{server} cannot be reached"
-        return f"{server} does not take the API key ({_first_line(error)})"
+        return f"{server} does not take the API key ({first_line(error)})"
 
 
 def _reachable(server: str) -> bool:
@@ -41,5 +41,6 @@ def _reachable(server: str) -> bool:
     return False
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error of the client says, in one line."""
     return str(error).strip().partition("\n")[0]

@@ -9,7 +9,7 @@ import wandb
 from jsonargparse import ArgumentParser
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.tracking.access import obstacle
+from fairrf_lightning.tracking.access import first_line, obstacle
 from fairrf_lightning.tracking.dashboard import fairness_workspace, workspace_json
 
 
@@ -50,6 +50,6 @@ def _save(entity: str | None, project: str, name: str) -> str:
     except Exception as error:  # the client raises many kinds
         raise InputError(
             f"dashboard: W&B did not save the workspace in {entity or 'your account'}, project {project!r}: "
-            f"{error}. Check the names; the project has to be there, so log a run first."
+            f"{first_line(error)}. Check the names; the project has to be there, so log a run first."
         ) from error
     return url

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.tracking.access import chosen_mode, obstacle
+from fairrf_lightning.tracking.access import chosen_mode, first_line, obstacle
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -45,7 +45,7 @@ class WandbLogger(LightningWandbLogger):
             except wandb.errors.Error as error:
                 if self._wandb_init.get("mode") == "offline":
                     raise
-                self._go_offline(str(error).strip().partition("\n")[0])
+                self._go_offline(first_line(error))
                 self._start()
         return cast("Run", super().experiment)
 
@@ -91,7 +91,7 @@ class WandbLogger(LightningWandbLogger):
         try:
             action(argument)
         except Exception as error:  # noqa: BLE001 - without a network the client raises many kinds
-            rank_zero_warn(f"W&B: a checkpoint was not logged as an artifact: {error}")
+            rank_zero_warn(f"W&B: a checkpoint was not logged as an artifact: {first_line(error)}")
 
 
 def use_patient_logger(loggers: Any) -> None:

@@ -83,6 +83,9 @@ class Server:
         teams = {"edges": [{"node": {"name": "team"}}]}
         return {"viewer": {"id": "u", "entity": "me", "username": "me", "flags": "{}", "teams": teams}}
 
+    def _on_getdefaultentity(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"viewer": {"id": "u", "entity": "me"}}
+
     def _on_runresumestatus(self, _: dict[str, Any]) -> dict[str, Any]:
         return {"model": None}
 
