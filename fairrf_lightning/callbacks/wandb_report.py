@@ -51,10 +51,12 @@ class WandbReport(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Describe the run and its axes."""
+        self._history = []
         self._describe(trainer, pl_module)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Describe the run, which may be one of testing only."""
+        self._rates = {}
         self._describe(trainer, pl_module)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -96,14 +98,6 @@ class WandbReport(Callback):
             _log(run, trainer, result_tables(metrics, features) | group_charts(self._rates, groups))
 
         self._attempt(trainer, report)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the points of the epochs so far."""
-        return {"history": list(self._history)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was."""
-        self._history = list(state_dict["history"])
 
     def _describe(self, trainer: Trainer, pl_module: LightningModule) -> None:
         penalties = _penalties(trainer, pl_module)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lightning import Trainer
+from torch import Tensor
 
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
@@ -31,7 +32,7 @@ def run_config(trainer: Trainer, penalties: Sequence[RelatedFeaturePenalty]) -> 
     if penalties:
         first = penalties[0]
         fairness |= {"related": first.feature_names, "statistic": first.statistic, "given": first.given}
-        config["eta"] = first.eta
+        config["eta"] = first.eta.tolist() if isinstance(first.eta, Tensor) else first.eta
     for callback in getattr(trainer, "callbacks", []):
         if isinstance(callback, LambdaUpdateCallback):
             fairness |= {"every_n_steps": callback.every_n_steps, "rule": callback.rule}
