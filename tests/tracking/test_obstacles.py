@@ -1,5 +1,6 @@
 """No key, a bad key, no network, no terminal: training is done in seconds, after one clear line."""
 
+import json
 import os
 import pty
 import socket
@@ -95,14 +96,18 @@ def _set(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_lightnings_own_logger_is_replaced_on_the_command_line(
+def test_lightnings_own_logger_is_replaced_on_the_command_line_beside_another(
     cli: Callable[[str], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    path = f"{LightningWandbLogger.__module__}.{LightningWandbLogger.__name__}"
-    cli(f"fit --data synthetic --data.n_rows 500 --trainer.max_epochs 1 --trainer.logger {path}")
+    own = f"{LightningWandbLogger.__module__}.{LightningWandbLogger.__name__}"
+    csv = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "a"}}
+    loggers = json.dumps([csv, {"class_path": own}], separators=(",", ":"))
+    cli(f"fit --data synthetic --data.n_rows 500 --trainer.max_epochs 1 --trainer.logger {loggers}")
     assert "Test split" in capsys.readouterr().out
-    (config,) = tmp_path.glob("lightning_logs/*/config.yaml")
-    assert "fairrf_lightning.tracking.WandbLogger" in config.read_text()
+    assert list(tmp_path.glob("a/lightning_logs/version_0/metrics.csv"))
+    assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+    (config,) = tmp_path.glob("a/lightning_logs/*/config.yaml")
+    assert "fairrf_lightning.tracking.WandbLogger" in config.read_text(encoding="utf-8")
 
 
 def test_a_terminal_is_not_asked_for_a_key(tmp_path: Path) -> None:
