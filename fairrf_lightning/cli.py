@@ -13,9 +13,10 @@ from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
+from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback, WandbReport
 from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
 from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
@@ -26,7 +27,7 @@ from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
-from fairrf_lightning.wandb_offline import prepare_wandb
+from fairrf_lightning.tracking.wandb_logger import use_patient_logger
 
 _TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
 _DEFAULT_LOGGER = {
@@ -36,11 +37,13 @@ _DEFAULT_LOGGER = {
 
 # Commands of our own, imported when they are called; all others are those of LightningCLI.
 _COMMANDS = {
+    "dashboard": ("fairrf_lightning.tracking.dashboard_command", "run_dashboard"),
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
     "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
 }
-_EXTRAS = {"sweep": "sweep"}  # which extra brings the packages of a command; reproduce otherwise
+# Which extra brings the packages of a command; reproduce otherwise.
+_EXTRAS = {"dashboard": "wandb", "sweep": "sweep"}
 
 
 class FairRFCLI(LightningCLI):
@@ -81,7 +84,7 @@ class FairRFCLI(LightningCLI):
             model_args["eta"] = recommended.get("eta", 0.3)
         if config.trainer.logger in (None, True):
             config.trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
-        prepare_wandb(config.trainer.logger)
+        use_patient_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
             # Lightning says so of the checkpoint callback, which has nothing to do here.
@@ -98,6 +101,10 @@ class FairRFCLI(LightningCLI):
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         if config.get("enable_checkpointing") is False:
             callbacks = [callback for callback in callbacks if not isinstance(callback, ModelCheckpoint)]
+        if _logs_to_wandb(config) and not any(
+            isinstance(item, WandbReport) for item in _as_list(config["callbacks"])
+        ):
+            callbacks = [*callbacks, WandbReport()]
         try:
             return super()._instantiate_trainer(config, callbacks)
         except (TypeError, ValueError, MisconfigurationException) as error:
@@ -124,6 +131,14 @@ class FairRFCLI(LightningCLI):
         """Validate, and print our table in place of Lightning's."""
         self.trainer.validate(**kwargs | {"verbose": False})
         print_results(self.trainer, self.model, "val")
+
+
+def _logs_to_wandb(trainer: dict[str, Any]) -> bool:
+    return any(isinstance(item, WandbLogger) for item in _as_list(trainer["logger"]))
+
+
+def _as_list(items: Any) -> list[Any]:
+    return items if isinstance(items, list) else [items]
 
 
 def _prepare_checkpoint(config: Any) -> None:

@@ -34,7 +34,7 @@ SHORT_NAMES = {
     "trainer.logger": {
         "csv": "lightning.pytorch.loggers.CSVLogger",
         "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
-        "wandb": "lightning.pytorch.loggers.WandbLogger",
+        "wandb": "fairrf_lightning.tracking.WandbLogger",
     },
 }
 PRESETS = Path("datamodules")

@@ -32,7 +32,11 @@ class RunRecord(SaveConfigCallback):
         self.parser.save(
             self.config, str(directory / "config.yaml"), skip_none=False, overwrite=True, multifile=False
         )
-        record = {"seed": self.config.get("seed_everything"), "versions": _versions(), **_data(trainer)}
+        record = {
+            "seed": self.config.get("seed_everything"),
+            "versions": _versions(),
+            **describe_data(trainer),
+        }
         (directory / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
@@ -50,7 +54,8 @@ def _versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
 
 
-def _data(trainer: Trainer) -> dict[str, Any]:
+def describe_data(trainer: Trainer) -> dict[str, Any]:
+    """Return what is known of the data: rows, columns and their roles; nothing of a foreign data module."""
     data: Any = getattr(trainer, "datamodule", None)
     if not hasattr(data, "feature_names"):
         return {}

@@ -12,6 +12,7 @@ from fairrf_lightning.metrics.gaps import (
     EqualizedOddsGap,
     EqualOpportunityGap,
 )
+from fairrf_lightning.metrics.group_rates import GroupRate, group_rates
 from fairrf_lightning.metrics.intervals import wilson_interval
 from fairrf_lightning.metrics.related import FeaturePenalties
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -64,6 +65,13 @@ class EvaluationMetrics(nn.Module):
                 values |= {name: gap.compute(), f"{name}_low": low, f"{name}_high": high}
         names = (f"penalty/{name}" for name in penalty.feature_names)
         return values, dict(zip(names, by_feature, strict=True))
+
+    def group_rates(self) -> dict[str, GroupRate]:
+        """Return the rates of each group, by name; none if the batches did not carry groups.
+
+        Under DDP this is a collective operation: call it on every process.
+        """
+        return group_rates(self.eodds_gap) if self._groups_seen else {}
 
     def _accuracy(self) -> dict[str, Tensor]:
         tp, fp, tn, fn, _ = self.scores.compute()

@@ -115,6 +115,14 @@ class RateGap(Metric):
         counts, sums, _ = self._read_synced()
         return (sums / counts).squeeze(0)
 
+    def totals(self) -> tuple[Tensor, Tensor]:
+        """Return rows and predicted positives (their summed probability in prob mode), ``(C, G)`` each.
+
+        Under DDP this is a collective operation: call it on every process.
+        """
+        counts, sums, _ = self._read_synced()
+        return counts, sums
+
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return a confidence interval for the gap, from the sums alone.
 
