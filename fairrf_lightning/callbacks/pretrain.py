@@ -58,7 +58,7 @@ class PretrainCallback(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Set the phase that this step belongs to."""
         enabled = self._is_over(trainer)
-        for penalty in find_penalties(pl_module, self):
+        for penalty in find_penalties(trainer, pl_module, self):
             penalty.enabled = enabled
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
