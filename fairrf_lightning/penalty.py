@@ -144,8 +144,10 @@ class RelatedFeaturePenalty(nn.Module):
                     f"predictions of shape {tuple(preds.shape)}: expected (N,), (N, 1) or (N, 2); "
                     "FairRF is for two classes."
                 )
-            last = preds[:, -1]
-            preds = last - preds[:, 0] if self.from_logits and preds.shape[1] == 2 else last
+            if preds.shape[1] == 1:
+                preds = preds.squeeze(1)
+            else:
+                preds = preds[:, 1] - preds[:, 0] if self.from_logits else preds[:, 1]
         return preds.sigmoid() if self.from_logits else preds
 
     def moments(self, probs: Tensor, inputs: Tensor, target: Tensor | None = None) -> Moments:

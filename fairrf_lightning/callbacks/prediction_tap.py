@@ -44,7 +44,11 @@ class PredictionTap:
     def attach(self, pl_module: LightningModule) -> Callable[[], object]:
         """Hook the submodule; return what removes the hook."""
         module = pl_module if self.name is None else _submodule(pl_module, self.name)
-        return module.register_forward_hook(_Hook(self, module), with_kwargs=True).remove
+        hook: Callable[..., None] = _Hook(self, module)
+        if module._compiled_call_impl is not None:  # noqa: SLF001 - torch has no public way to ask
+            # module.compile() takes the hooks along, and dynamo stumbles over this one.
+            hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+        return module.register_forward_hook(hook, with_kwargs=True).remove
 
     def open(self) -> None:
         """Listen from now on."""
@@ -105,7 +109,8 @@ class PredictionTap:
             return (
                 f"the prediction of {called} does not require grad, so the penalty could not change the "
                 "model: it is computed under torch.no_grad or inside reentrant checkpointing, detached, or "
-                f"of frozen weights only. Mend that, or set module= to another submodule: {_names(pl_module)}."
+                "of frozen weights only. Mend that, or set module= to another submodule: "
+                f"{_names(pl_module)}."
             )
         return (
             f"no prediction was captured: {called} was not called before the backward pass.{self._refused} "
