@@ -165,7 +165,7 @@ def _describe(output: Any) -> str:
 
 
 def _check_shape(preds: Tensor) -> None:
-    if preds.ndim > 2:
+    if preds.ndim > 2 or (preds.ndim == 2 and preds.shape[1] not in (1, 2)):
         raise InputError(
             f"predictions of shape {tuple(preds.shape)}: expected (N,), (N, 1) or (N, 2). Set module= to the "
             "submodule whose output is the logits of the batch."

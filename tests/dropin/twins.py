@@ -30,7 +30,7 @@ class Foreign(LightningModule):
         return 0.0
 
     def task(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-        if logits.shape[-1] == 2:
+        if logits.ndim == 2 and logits.shape[1] > 1:
             return nn.functional.cross_entropy(logits, batch["target"].long())
         return nn.functional.binary_cross_entropy_with_logits(logits.flatten(), batch["target"].to(logits))
 
