@@ -63,7 +63,7 @@ def batch_moments(
             rows = mask.bool()
             preds, related = preds.where(rows, 0.0), related.where(rows.unsqueeze(-1), 0.0)
             count = rows.sum(-1, keepdim=True).to(dtype)
-        counted = count.clamp(min=1)
+        counted = count if rows is None and preds.shape[-1] else count.clamp(min=1)
         mean_preds = preds.sum(-1, keepdim=True) / counted
         mean_related = related.sum(-2) / counted
         # The centred columns add up to 0, so the products' gradient by the mean of preds is 0.

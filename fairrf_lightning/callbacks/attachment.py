@@ -55,8 +55,7 @@ class Attachment:
         self._batch: Any = None
         self._passes = self._most_passes = 0
         self._served = False
-        self._sum: Tensor | float = 0.0
-        self._steps = 0
+        self._penalties: list[Tensor] = []
 
     def attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to listen, and wrap the backward pass."""
@@ -95,8 +94,8 @@ class Attachment:
                 "place of loss.backward()."
             )
             raise InputError(f"the penalty went into no backward pass: {why}")
-        values = {"train_penalty": torch.as_tensor(self._sum) / max(self._steps, 1)}
-        self._sum, self._steps = 0.0, 0
+        values = {"train_penalty": torch.stack(self._penalties or [torch.zeros(())]).mean()}
+        self._penalties = []
         weights = zip(self.penalty.feature_names, self.penalty.weights, strict=True)
         return values | {f"lambda/{name}": weight for name, weight in weights}
 
@@ -168,7 +167,7 @@ class Attachment:
         if not self.penalty.enabled:
             return loss
         penalty = self.penalty(preds, inputs, target)
-        self._sum, self._steps = self._sum + penalty.detach(), self._steps + 1
+        self._penalties.append(penalty.detach())
         return loss + _scaled(penalty, trainer, pl_module)
 
 
