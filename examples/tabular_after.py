@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 
-# Column 0 is age, column 1 says who has a manual job, the others are skill and noise. The sensitive attribute,
+# Column 0 is age, column 1 says who has a manual job, the others skill and noise. The sensitive attribute,
 # `group`, is nowhere in the inputs; it is used after training only, to measure.
 COLUMNS = 8
 

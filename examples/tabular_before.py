@@ -6,7 +6,7 @@ from lightning.pytorch.callbacks import Timer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-# Column 0 is age, column 1 says who has a manual job, the others are skill and noise. The sensitive attribute,
+# Column 0 is age, column 1 says who has a manual job, the others skill and noise. The sensitive attribute,
 # `group`, is nowhere in the inputs; it is used after training only, to measure.
 COLUMNS = 8
 

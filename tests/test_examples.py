@@ -66,7 +66,7 @@ def test_image_gap_falls() -> None:
 
 
 def test_cli_project_takes_the_presets_from_its_readme_command() -> None:
-    commands = re.findall(r"^python (main\.py .*(?:\\\n.*)*)", README, flags=re.MULTILINE)
+    commands = re.findall(r"^python (main\.py (?:.*\\\n)*.*)", README, flags=re.MULTILINE)
     plain, fair = (run(command.replace("\\\n", " "), PROJECT) for command in commands)
     assert "exit code 0" in plain
     assert "lambda/" not in plain
