@@ -7,6 +7,7 @@ plain sums would cancel.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
@@ -50,7 +51,8 @@ def batch_moments(
         mask: Rows that count ``(N,)`` or ``(..., N)``, broadcast likewise; all when ``None``.
         squares: Whether the sums of squares are wanted (correlations need them); else they are 0.
     """
-    with torch.autocast(preds.device.type, enabled=False):
+    kind = preds.device.type
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         dtype = torch.promote_types(preds.dtype, torch.float32)
         preds, related = preds.to(dtype), related.to(dtype)
         # Both sides are centred: with one side only, a column far from 0 costs 3-4 digits in float32.
@@ -61,9 +63,11 @@ def batch_moments(
             rows = mask.bool()
             preds, related = preds.where(rows, 0.0), related.where(rows.unsqueeze(-1), 0.0)
             count = rows.sum(-1, keepdim=True).to(dtype)
-        mean_preds = preds.sum(-1, keepdim=True) / count.clamp(min=1)
-        mean_related = related.sum(-2) / count.clamp(min=1)
-        centred_preds = preds - mean_preds
+        counted = count if rows is None and preds.shape[-1] else count.clamp(min=1)
+        mean_preds = preds.sum(-1, keepdim=True) / counted
+        mean_related = related.sum(-2) / counted
+        # The centred columns add up to 0, so the products' gradient by the mean of preds is 0.
+        centred_preds = preds - (mean_preds if squares else mean_preds.detach())
         centred = related - mean_related.unsqueeze(-2)
         if rows is not None:
             centred_preds = centred_preds.where(rows, 0.0)

@@ -100,6 +100,7 @@ class RelatedFeaturePenalty(nn.Module):
         if not bool(((values >= 0) & values.isfinite()).all()):
             raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
         self.feature_names = list(related)
+        self._related = {name: list(feature) for name, feature in related.items()}
         self.statistic: Statistic = statistic
         self.given: Given = given
         self.from_logits = from_logits
@@ -107,6 +108,7 @@ class RelatedFeaturePenalty(nn.Module):
         self._pending: list[Tensor] = []
         models = values.shape
         columns = [c for feature in related.values() for c in feature]
+        self._last_column = max(columns)
         owner = [j for j, feature in enumerate(related.values()) for _ in feature]
         start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
         if chosen is not None:
@@ -142,8 +144,10 @@ class RelatedFeaturePenalty(nn.Module):
                     f"predictions of shape {tuple(preds.shape)}: expected (N,), (N, 1) or (N, 2); "
                     "FairRF is for two classes."
                 )
-            last = preds[:, -1]
-            preds = last - preds[:, 0] if self.from_logits and preds.shape[1] == 2 else last
+            if preds.shape[1] == 1:
+                preds = preds.squeeze(1)
+            else:
+                preds = preds[:, 1] - preds[:, 0] if self.from_logits else preds[:, 1]
         return preds.sigmoid() if self.from_logits else preds
 
     def moments(self, probs: Tensor, inputs: Tensor, target: Tensor | None = None) -> Moments:
@@ -153,8 +157,19 @@ class RelatedFeaturePenalty(nn.Module):
         mask = None
         if self.given == "positives" and target is not None:
             mask = (target.flatten() if self.weights.ndim == 1 else target) > 0.5
+        self.check_inputs(inputs)
         related = inputs.index_select(-1, self.columns)
         return batch_moments(probs, related, mask, squares=self.statistic == "correlation")
+
+    def check_inputs(self, inputs: Tensor) -> None:
+        """Raise :class:`InputError` unless the inputs have all related columns."""
+        last = inputs.shape[-1] - 1
+        if last < self._last_column:
+            beyond = {name: columns for name, columns in self._related.items() if max(columns) > last}
+            raise InputError(
+                f"related = {beyond}: the inputs have columns 0 to {last}. Correct the numbers, or give the "
+                "penalty inputs that have these columns."
+            )
 
     def penalties(self, moments: Moments) -> Tensor:
         """Return ``R`` of each feature, ``(..., K)``."""

@@ -9,6 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 
+from fairrf_lightning.callbacks.attachment import Attachment
+from fairrf_lightning.callbacks.batch_part import BatchPart
 from fairrf_lightning.callbacks.lookup import find_penalties
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import Rule, check_beta, check_rule
@@ -23,6 +25,9 @@ class LambdaUpdateCallback(Callback):
     The penalties ``R`` are those of all rows, on all ranks, that training has seen since the last
     update: no extra forward pass. Without this callback lambda stays fixed (the paper's Fix-lambda).
 
+    The module holds its penalty, as FairRFModule does. Or give ``penalty``, and it is attached to a
+    module that knows nothing of it, without a change to its code: see ``docs/dropin.md``.
+
     Args:
         beta: Weight of ``|lambda|^2``: large values keep lambda near ``1 / K``, small ones let it
             collapse onto the feature with the smallest penalty. A list serves stacked models, one
@@ -30,13 +35,33 @@ class LambdaUpdateCallback(Callback):
         every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed.
         rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
             still correlates).
+        penalty: A penalty to attach to a module that holds none.
+        module: With ``penalty``: name of the submodule whose output is the prediction (logits or
+            probabilities); ``None`` for the LightningModule's own ``forward``.
+        inputs: With ``penalty``: where the related columns are: a key of a dict batch, an index into a
+            tuple batch, or a function of the batch; ``None`` for the first tensor handed to ``module``.
+        target: With ``penalty``: where the batch has the labels, likewise; for ``given="positives"``.
+        backward: With ``penalty`` and manual optimisation: number of the backward pass in a training
+            step that the penalty goes into, from 0; ``None`` for each.
 
     >>> LambdaUpdateCallback(beta=0.5, every_n_steps=50).state_dict()
     {'steps_since_update': 0, 'last_global_step': 0}
+    >>> fairness = RelatedFeaturePenalty({"age": [0]}, eta=0.5)
+    >>> LambdaUpdateCallback(penalty=fairness, module="net").state_key
+    "LambdaUpdateCallback{'module': 'net'}"
     """
 
     def __init__(
-        self, beta: float | list[float] = 0.5, every_n_steps: int | None = 50, rule: Rule = "kkt"
+        self,
+        beta: float | list[float] = 0.5,
+        every_n_steps: int | None = 50,
+        rule: Rule = "kkt",
+        *,
+        penalty: RelatedFeaturePenalty | None = None,
+        module: str | None = None,
+        inputs: BatchPart | None = None,
+        target: BatchPart | None = None,
+        backward: int | None = None,
     ) -> None:
         check_beta(_as_tensor(beta))
         check_rule(rule)
@@ -48,10 +73,22 @@ class LambdaUpdateCallback(Callback):
         self.beta = beta
         self.every_n_steps = every_n_steps
         self.rule: Rule = rule
+        self.penalty = penalty
+        self._attachment: Attachment | None = None
+        if penalty is not None:
+            self._attachment = Attachment(penalty, module, inputs, target, backward)
+        else:
+            _check_unused(module=module, inputs=inputs, target=target, backward=backward)
+        self._module = module
         self._steps_since_update = 0
         self._last_global_step = 0
         self._updated = False
         self._warned = False
+
+    @property
+    def state_key(self) -> str:
+        """Several penalties can be attached, each to its own submodule."""
+        return super().state_key if self.penalty is None else self._generate_state_key(module=self._module)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start counting anew in each fit; a checkpoint's counters are restored after this."""
@@ -59,19 +96,53 @@ class LambdaUpdateCallback(Callback):
         if stage == "fit":
             self._steps_since_update = self._last_global_step = 0
 
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
+        if self._attachment:
+            self._attachment.attach(trainer, pl_module)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the module as it was."""
+        del trainer, pl_module, stage
+        if self._attachment:
+            self._attachment.detach()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the module as it was: Lightning tears nothing down after an error."""
+        del exception
+        self.teardown(trainer, pl_module, "fit")
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Listen to the predictions of a training batch."""
+        del trainer, pl_module, batch_idx
+        if self._attachment:
+            self._attachment.start_batch(batch)
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Count optimiser steps with the penalty on; update lambda when it is time."""
+        if self._attachment:
+            self._attachment.end_batch()
         stepped = trainer.global_step != self._last_global_step
         self._last_global_step = trainer.global_step
         if not stepped or self.every_n_steps is None:
             return
-        penalties = find_penalties(pl_module, self)
+        penalties = [self.penalty] if self.penalty else find_penalties(trainer, pl_module, self)
         self._steps_since_update += any(penalty.enabled for penalty in penalties)
         if self._steps_since_update >= self.every_n_steps:
             self._steps_since_update = 0
             self._updated = True
             for penalty in penalties:
                 self._update(penalty)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log lambda and the penalty of a module that does not know them."""
+        del trainer
+        if self._attachment:
+            for name, value in self._attachment.end_epoch(pl_module).items():
+                # Equal on all ranks already; the maximum of equals is exact.
+                pl_module.log(name, value, sync_dist=True, reduce_fx="max")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say so if training was too short for a single update."""
@@ -96,17 +167,30 @@ class LambdaUpdateCallback(Callback):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs (lambda and the moments are in the penalty's state)."""
+        """Return what a resumed run needs; a penalty that the module holds is in the module's state."""
+        attached = {"penalty": self._attachment.state_dict()} if self._attachment else {}
         return {
             "steps_since_update": self._steps_since_update,
             "last_global_step": self._last_global_step,
+            **attached,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where the checkpoint was."""
         self._steps_since_update = state_dict["steps_since_update"]
         self._last_global_step = state_dict["last_global_step"]
+        if self._attachment and "penalty" in state_dict:
+            self._attachment.load_state_dict(state_dict["penalty"])
 
 
 def _as_tensor(beta: float | list[float]) -> float | Tensor:
     return torch.tensor(beta, dtype=torch.float64) if isinstance(beta, list) else beta
+
+
+def _check_unused(**attached_only: object) -> None:
+    for name, value in attached_only.items():
+        if value is not None:
+            raise InputError(
+                f"{name} = {value!r} is for a penalty that this callback attaches: give "
+                "penalty=RelatedFeaturePenalty({...}) too."
+            )

@@ -9,6 +9,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from fairrf_lightning.callbacks.lookup import find_penalties
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
 class PretrainCallback(Callback):
@@ -54,11 +55,18 @@ class PretrainCallback(Callback):
         self._best = float("inf")
         self._waited = 0
         self._finished = False
+        self._penalties: list[RelatedFeaturePenalty] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Look for the penalties anew in each fit."""
+        del trainer, pl_module
+        self._penalties = []
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Set the phase that this step belongs to."""
         enabled = self._is_over(trainer)
-        for penalty in find_penalties(pl_module, self):
+        self._penalties = self._penalties or find_penalties(trainer, pl_module, self)
+        for penalty in self._penalties:
             penalty.enabled = enabled
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook

@@ -1,0 +1,83 @@
+"""Each example runs as it stands, in a process of its own, and shows what it says."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+PROJECT = EXAMPLES / "cli_project"
+README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+
+
+@cache
+def run(command: str, folder: Path = EXAMPLES) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, *shlex.split(command)]
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    return f"exit code {done.returncode}\n{done.stdout}\n{done.stderr if done.returncode else ''}"
+
+
+def numbers(output: str, name: str) -> list[float]:
+    return [float(value) for value in re.findall(rf"{name} ([0-9.]+)", output)]
+
+
+def test_after_is_before_plus_two_callbacks_and_their_imports() -> None:
+    before, after = (
+        (EXAMPLES / f"tabular_{when}.py").read_text(encoding="utf-8").splitlines()
+        for when in ("before", "after")
+    )
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+    assert all(line.startswith("+ ") for line in changed), "nothing is taken out or changed"
+    added = [line[2:].strip() for line in changed if line[2:].strip()]
+    imports = [line for line in added if line.startswith("from fairrf_lightning")]
+    calls = [line for line in added if line not in imports]
+    assert len(imports) == 2
+    assert [call.split("(")[0] for call in calls] == ["PretrainCallback", "LambdaUpdateCallback"]
+
+
+def test_tabular_gap_falls() -> None:
+    before, after = run("tabular_before.py"), run("tabular_after.py")
+    (gap_before,), (gap_after,) = (numbers(output, "parity gap") for output in (before, after))
+    assert gap_after < 0.6 * gap_before
+    assert numbers(after, "accuracy")[0] > numbers(before, "accuracy")[0] - 0.02
+    shown = re.findall(r"accuracy [0-9.]+, demographic parity gap [0-9.]+", README)
+    for output in (before, after):
+        assert output.splitlines()[1] in shown, "the README shows what the script prints"
+
+
+def test_image_gap_falls() -> None:
+    output = run("images.py")
+    without, attached = numbers(output, "parity gap")
+    assert attached < 0.7 * without
+    accuracies = numbers(output, "accuracy")
+    assert accuracies[1] > accuracies[0] - 0.06
+
+
+def test_cli_project_takes_the_presets_from_its_readme_command() -> None:
+    commands = re.findall(r"^python (main\.py (?:.*\\\n)*.*)", README, flags=re.MULTILINE)
+    plain, fair = (run(command.replace("\\\n", " "), PROJECT) for command in commands)
+    assert "exit code 0" in plain
+    assert "lambda/" not in plain
+    assert "exit code 0" in fair
+    assert len(numbers(fair, "lambda/age")) == len(numbers(fair, "train_penalty")) == 1
+    assert numbers(fair, "lambda/age")[0] + numbers(fair, "lambda/children")[0] == pytest.approx(1, abs=2e-3)
+
+
+def test_the_preset_asks_for_the_related_columns() -> None:
+    output = run(
+        "main.py fit --config config.yaml --trainer.callbacks+=../../callbacks/drop_in.yaml", PROJECT
+    )
+    assert "exit code 2" in output
+    assert "related" in output
