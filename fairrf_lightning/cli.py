@@ -161,7 +161,7 @@ def main(args: list[str] | None = None) -> None:
         if given and given[0] in _COMMANDS:
             _run_command(given[0], given[1:])
         else:
-            _run_lightning_cli(args)
+            run_lightning_cli(args)
     except (InputError, MisconfigurationException, ArgumentError) as error:
         _fail(error)
     except ValueError as error:
@@ -189,8 +189,9 @@ def _run_command(name: str, args: list[str]) -> None:
     command(args)
 
 
-def _run_lightning_cli(args: list[str] | None) -> None:
-    FairRFCLI(
+def run_lightning_cli(args: list[str] | None, cli_class: type[FairRFCLI] = FairRFCLI) -> FairRFCLI:
+    """Parse the arguments of a Lightning command, ``test`` for example, and run it."""
+    return cli_class(
         LightningModule,
         LightningDataModule,
         subclass_mode_model=True,
