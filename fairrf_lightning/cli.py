@@ -36,8 +36,10 @@ _DEFAULT_LOGGER = {
 
 # Commands of our own, imported when they are called; all others are those of LightningCLI.
 _COMMANDS = {
+    "certify": ("fairrf_lightning.certificate.command", "run_certify"),
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
+    "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
 }
 
 

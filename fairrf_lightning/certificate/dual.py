@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.float64]
 Objective: TypeAlias = Callable[[Array, float], tuple[float, Array, Array]]
 
-_MOST_ROWS = 20_000  # for the search of the weights; the bound itself is computed on all rows
+_MOST_ROWS = 50_000  # for the search of the weights; the bound is computed on all rows
+_MOST_STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def weights_any(moments: tuple[Array, Array, float], box: Box) -> Array:
         )
 
     stages = 10.0 ** -np.arange(1.0, 9.5, 0.5)
-    return scale * _minimise(objective, np.zeros_like(cov), stages, floor=-1.5)
+    weights: Array = scale * _minimise(objective, np.zeros_like(cov), stages, floor=-1.5)
+    return weights
 
 
 def weights_binary(preds: Array, columns: Array, box: Box, share: float, start: Array) -> Array:
@@ -82,18 +84,29 @@ def weights_binary(preds: Array, columns: Array, box: Box, share: float, start: 
 
     ``T_q(r)`` is the least value over t of ``mean((r - t)_+) + q t`` for a centred r.
     """
-    rows = np.linspace(0, len(preds) - 1, min(len(preds), _MOST_ROWS)).astype(np.intp)
-    centred = (preds - preds.mean())[rows]
+    centred = preds - preds.mean()
     scale = float(centred.std()) or 1.0
+    first = np.append(start, np.quantile(centred - columns @ start, 1 - share)) / scale
+    rows = np.arange(len(preds))
+    if len(preds) > _MOST_ROWS:
+        rows = np.linspace(0, len(preds) - 1, _MOST_ROWS).astype(np.intp)
+        box = box.widened(3 / np.sqrt(_MOST_ROWS))  # correlations on these rows are a little different
     design = np.column_stack([columns[rows], np.ones(len(rows))])
-    root = np.sqrt(share * (1 - share))
+    objective = _binary_objective(centred[rows] / scale, design, box, share)
+    found = _minimise(objective, first, 10.0 ** -np.arange(0.5, 4.5, 0.5), floor=-1.5)
+    weights: Array = scale * found[:-1]
+    return weights
+
+
+def _binary_objective(preds: Array, design: Array, box: Box, share: float) -> Objective:
+    size, root = len(preds), np.sqrt(share * (1 - share))
 
     def objective(point: Array, smooth: float) -> tuple[float, Array, Array]:
-        excess = centred / scale - design @ point
+        excess = preds - design @ point
         length = np.sqrt(excess**2 + smooth**2)
-        slope = -design.T @ (1 + excess / length) / (2 * len(rows) * root)
+        slope = -design.T @ (1 + excess / length) / (2 * size * root)
         slope[-1] += share / root
-        curvature = (design.T * (smooth**2 / (2 * length**3))) @ design / (len(rows) * root)
+        curvature = (design.T * (smooth**2 / (2 * length**3))) @ design / (size * root)
         value, gradient, bend = _box_terms(point[:-1], box, smooth)
         return (
             float((excess + length).mean() / 2 + share * point[-1]) / root + value,
@@ -101,9 +114,7 @@ def weights_binary(preds: Array, columns: Array, box: Box, share: float, start: 
             curvature + np.diag(np.append(bend, 0.0)),
         )
 
-    first = np.append(start / scale, np.quantile((centred - columns[rows] @ start) / scale, 1 - share))
-    found = _minimise(objective, first, 10.0 ** -np.arange(0.5, 4.5, 0.5), floor=-1.5)
-    return scale * found[:-1]
+    return objective
 
 
 def _box_terms(y: Array, box: Box, smooth: float) -> tuple[float, Array, Array]:
@@ -116,8 +127,9 @@ def _minimise(objective: Objective, point: Array, stages: Array, floor: float) -
     """Minimise a smoothed convex function by Newton's method, with less and less smoothing."""
     identity = np.eye(len(point))
     for smooth in stages:
-        for _ in range(60):
-            value, gradient, hessian = objective(point, smooth)
+        found = objective(point, smooth)
+        for _ in range(_MOST_STEPS):
+            value, gradient, hessian = found
             if value < floor:
                 return point  # no S has such correlations, and this point proves it
             ridge = 1e-12 * (1 + np.trace(hessian) / len(point))
@@ -125,13 +137,11 @@ def _minimise(objective: Objective, point: Array, stages: Array, floor: float) -
             decrease = -float(gradient @ step)
             if not decrease > 1e-13:
                 break
-            length = 1.0
-            while objective(point + length * step, smooth)[0] > value - 0.1 * length * decrease:
-                length /= 2
-                if length < 1e-8:
+            for length in 0.5 ** np.arange(27):
+                found = objective(point + length * step, smooth)
+                if found[0] <= value - 0.1 * length * decrease:
+                    point = point + length * step
                     break
             else:
-                point = point + length * step
-                continue
-            break
+                break  # rounding is all that is left
     return point
