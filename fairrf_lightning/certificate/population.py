@@ -14,7 +14,13 @@ FEWEST_ROWS = 400
 
 
 def population_bound(
-    preds: Array, related: Array, box: Box, share: tuple[float, float], level: float = 0.99, seed: int = 0
+    preds: Array,
+    related: Array,
+    box: Box,
+    share: tuple[float, float],
+    *,
+    level: float = 0.99,
+    seed: int = 0,
 ) -> float | None:
     """Return an upper confidence limit of the absolute gap in the population, or ``None`` for too few rows.
 
@@ -43,7 +49,12 @@ def population_bound(
     z = NormalDist().inv_cdf(1 - (1 - level) / 6)
     limits = [
         _upper_limit(
-            sign * preds[second], fresh, kept, share, z, _chosen(sign * preds[first], columns, kept, share)
+            sign * preds[second],
+            fresh,
+            kept,
+            share,
+            z=z,
+            chosen=_chosen(sign * preds[first], columns, kept, share),
         )
         for sign in (1.0, -1.0)
     ]
@@ -62,6 +73,7 @@ def _upper_limit(
     columns: Array,
     box: Box,
     share: tuple[float, float],
+    *,
     z: float,
     chosen: tuple[Array, float],
 ) -> float:
@@ -73,7 +85,7 @@ def _upper_limit(
     # What a row adds to sum_j side_j sd(x_j), to first order.
     safe = np.where(spreads > 0, spreads, 1.0)
     influence = (centred**2 - spreads**2) @ (sides / (2 * safe))
-    support = float(sides @ spreads) + z * float(influence.std()) / np.sqrt(size)
+    support = float(sides @ spreads + z * influence.std() / np.sqrt(size))
     excess = preds - columns @ weights - threshold
     ends = []
     for q in share:
