@@ -32,8 +32,8 @@ def sample_box(
     counts = int(sensitive.sum()), int(len(sensitive) - sensitive.sum())
     if len(sensitive) < FEWEST_ROWS or min(counts) < _FEWEST_EACH:
         raise InputError(
-            f"audit sample: {counts[0]} rows of the group and {counts[1]} others, expected at least {FEWEST_ROWS} "
-            f"in all and {_FEWEST_EACH} of each. A few hundred give a useful bound."
+            f"audit sample: {counts[0]} rows of the group and {counts[1]} others, expected at least "
+            f"{FEWEST_ROWS} in all and {_FEWEST_EACH} of each. A few hundred give a useful bound."
         )
     low, high = wilson_interval(counts[0], len(sensitive), 1 - (1 - level) / 4)
     share = float(low), float(high)

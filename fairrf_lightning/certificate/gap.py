@@ -185,8 +185,8 @@ def _check_possible(up: _Upper, down: _Upper, spread: float) -> None:
     if up.covariance + down.covariance < -_TOLERANCE * spread or up.binary + down.binary < -_TOLERANCE:
         raise ImpossibleError(
             "correlations: no S can have these correlations with these columns on these rows. Take all of "
-            "them, and the share, from the same source; where a figure is rounded or another population's, give "
-            "an interval [low, high]."
+            "them, and the share, from the same source; where a figure is rounded or another population's, "
+            "give an interval [low, high]."
         )
 
 

@@ -43,7 +43,8 @@ def theorem_2(rho_fs: float, rho_fp: float) -> tuple[float, float]:
     >>> print(f"{low:.1f} {high:.1f}")
     -0.6 0.6
     """
-    return k_feature_interval(torch.tensor([rho_fs]), torch.tensor([rho_fp]))
+    pair = torch.tensor([rho_fs, rho_fp], dtype=torch.float64)
+    return k_feature_interval(pair[:1], pair[1:])
 
 
 def k_feature_interval(a: Tensor, b: Tensor) -> tuple[float, float]:

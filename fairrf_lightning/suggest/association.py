@@ -64,9 +64,10 @@ def associations(
         )
     size = len(known)
     shuffles = np.array([rng.permutation(size) for _ in range(_DRAWS)])
+    shuffled = np.stack([column[shuffles] for column in groups.T])
     draws = rng.multinomial(size, np.full(size, 1 / size), size=_DRAWS // 2) / size
     found = {
-        name: _measure(design(column.iloc[known]), groups, shuffles, draws)
+        name: _measure(design(column.iloc[known]), groups, shuffled, draws)
         for name, column in columns.items()
     }
     return _holm(found)
@@ -119,28 +120,34 @@ def _corrected(explained: float, rank: int, size: int, chance: int = 1) -> float
     return float(np.sqrt(np.clip(explained - chance * rank / (size - 1), 0.0, 1.0)))
 
 
-def _measure(matrix: Array, groups: Array, shuffles: NDArray[np.int64], draws: Array) -> Association:
+def _measure(matrix: Array, groups: Array, shuffled: Array, draws: Array) -> Association:
     basis = _orthonormal(matrix)
     size, rank = basis.shape
     explained = _explained(basis, groups)
-    by_chance = np.array([_explained(basis, groups[order]) for order in shuffles])
-    p_value = (1 + int((by_chance >= explained - 1e-12).sum())) / (1 + len(shuffles))
+    share = groups.mean(axis=0)
+    by_chance = ((shuffled @ basis) ** 2).sum(axis=(0, 2)) / (size * (share * (1 - share)).sum())
+    p_value = (1 + int((by_chance >= explained - 1e-9).sum())) / (1 + len(by_chance))
     value = _corrected(explained, rank, size)
     # A resample adds its own chance to that of the sample.
-    again = [_corrected(_resampled(basis, groups, times), rank, size, chance=2) for times in draws]
+    again = [_corrected(one, rank, size, chance=2) for one in _resampled(basis, groups, draws).tolist()]
     low, high = np.quantile(again, [0.025, 0.975])
     return Association(value, min(float(low), value), max(float(high), value), p_value)
 
 
-def _resampled(basis: Array, groups: Array, times: Array) -> float:
-    """Return the share explained where rows are drawn several times."""
-    mean = times @ basis
-    inner = (basis.T * times) @ basis - np.outer(mean, mean)
-    share = times @ groups
-    cross = (basis.T * times) @ groups - np.outer(mean, share)
-    found = (cross * (np.linalg.pinv(inner, rcond=1e-9, hermitian=True) @ cross)).sum()
-    variation = float((share * (1 - share)).sum())
-    return float(found) / variation if variation else 0.0
+def _resampled(basis: Array, groups: Array, draws: Array) -> Array:
+    """Return the share explained in each resample, ``(draws,)``; ``draws`` weigh the rows."""
+    size, rank = basis.shape
+    if not rank:
+        return np.zeros(len(draws))
+    mean, share = draws @ basis, draws @ groups
+    squares = (basis[:, :, None] * basis[:, None, :]).reshape(size, -1)
+    products = (basis[:, :, None] * groups[:, None, :]).reshape(size, -1)
+    inner = (draws @ squares).reshape(len(draws), rank, rank) - mean[:, :, None] * mean[:, None, :]
+    cross = (draws @ products).reshape(len(draws), rank, -1) - mean[:, :, None] * share[:, None, :]
+    found = (cross * (np.linalg.pinv(inner, rcond=1e-9, hermitian=True) @ cross)).sum(axis=(1, 2))
+    variation = (share * (1 - share)).sum(axis=1)
+    result: Array = np.divide(found, variation, out=np.zeros_like(found), where=variation > 0)
+    return result
 
 
 def _holm(found: Mapping[str, Association]) -> dict[str, Association]:

@@ -47,10 +47,10 @@ def print_without_sensitive(target: Mapping[str, Association], name: str) -> Non
     console.print(table)
     text = (
         "Without S it cannot be known which columns are related to it, how strongly, or whether leaving one "
-        "out matters: no column is proposed. What can be known is above: a penalty on columns that tell much of "
-        f"{name} costs more accuracy. Choose by knowledge of the domain (censuses and surveys publish such "
-        "correlations), or ask S of a few hundred people and come back with --audit-sample file.csv "
-        "--sensitive COLUMN. If the data hold S, name it: --sensitive COLUMN."
+        "out matters: no column is proposed. What can be known is above: a penalty on columns that tell "
+        f"much of {name} costs more accuracy. Choose by knowledge of the domain (censuses and surveys "
+        "publish such correlations), or ask S of a few hundred people and come back with --audit-sample "
+        "file.csv --sensitive COLUMN. If the data hold S, name it: --sensitive COLUMN."
     )
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -67,8 +67,8 @@ def _advice(proposals: Sequence[Proposal], sensitive: str, target: str, joint: f
         yield f"No column is proposed: FairRF cannot act on {sensitive} through these columns."
         return
     yield (
-        f"Together the proposed columns tell {joint:.2f} of {sensitive}; what they do not tell, no penalty on "
-        "them can act on."
+        f"Together the proposed columns tell {joint:.2f} of {sensitive}; what they do not tell, no penalty "
+        "on them can act on."
     )
     if dear := [one.name for one in taken if one.target and one.target.value > one.sensitive.value]:
         yield (
