@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
@@ -27,10 +27,11 @@ from fairrf_lightning.datamodules.options import (
     check_at_least,
     check_related,
     check_split,
-    split_sizes,
+    split_rows,
 )
 from fairrf_lightning.datamodules.quarantine import check_stand_ins
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.methods.ksmote import KSMOTE
 
 
@@ -120,6 +121,13 @@ class TabularDataModule(LightningDataModule, ABC):
     def read(self) -> pd.DataFrame:
         """Return the table: the target as 0/1, and the columns that may be inputs."""
 
+    def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
+        """Return columns as they are in the table, one line a row of it, to measure gaps by them."""
+        table = self.read()
+        for name in names:
+            check_column("groups", name, [column for column in table.columns if column != self.target])
+        return table[list(names)]
+
     def prepare_data(self) -> None:
         """Fetch the files; Lightning calls this in one process of each machine."""
         for file in self.files:
@@ -149,6 +157,13 @@ class TabularDataModule(LightningDataModule, ABC):
     def predict_dataloader(self) -> EpochBatches:
         """Return the test rows without target and S, with their row numbers."""
         return self._loader("test", ("inputs", "row"), self.eval_batch_size)
+
+    def rows_of(self, part: str) -> EpochBatches:
+        """Return all rows of ``train``, ``val`` or ``test`` once, in order, with S and row numbers.
+
+        This is for measuring: unlike the training batches those of ``train`` carry S, too.
+        """
+        return self._loader(part, ("inputs", "target", "related", "groups", "row"), self.eval_batch_size)
 
     @property
     def encoder(self) -> TableEncoder:
@@ -256,7 +271,7 @@ class TabularDataModule(LightningDataModule, ABC):
     def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
         table = self.read()
         self._check_related([name for name in table.columns if name != self.target])
-        rows = self._split(len(table))
+        rows = split_rows(len(table), self.split, self.split_seed)
         if encoder_state is None:
             hidden = {self.target, *(self.related if self.remove_related else ())}
             hidden |= set() if self.include_sensitive else {self.sensitive}
@@ -300,20 +315,13 @@ class TabularDataModule(LightningDataModule, ABC):
             return RelatedBeside(indicators(clusters, len(columns)), {"cluster": columns})
         return None
 
-    def _split(self, num_rows: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(self.split_seed)
-        order = torch.randperm(num_rows, generator=generator)
-        train, val, _ = split_sizes(num_rows, self.split)
-        parts = order.tensor_split((train, train + val))
-        return dict(zip(("train", "val", "test"), parts, strict=True))
-
     def _loader(
         self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False
     ) -> EpochBatches:
         self.setup()
         rank, world_size = self._rank_and_world_size()
         tensors = {key: tensor for key, tensor in self._parts[part].items() if key in keys}
-        if part == "train" and self.ksmote is not None:
+        if part == "train" and self.ksmote is not None and "row" not in keys:  # made-up rows have no number
             tensors = self.ksmote.balance(tensors, self.split_seed)
         return TensorBatches(
             tensors,

@@ -16,7 +16,7 @@ from fairrf_lightning.experiments.job import Advance, Evaluate, Job, Row
 from fairrf_lightning.experiments.results_file import ResultsFile, identity
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
 from fairrf_lightning.experiments.stack import MakeData, Stack
-from fairrf_lightning.experiments.workers import train_jobs
+from fairrf_lightning.experiments.workers import check_workers, train_jobs
 
 # 125 models train at 30 model-epochs a second in one stack, at 28 in two: few enough for both cores to
 # have work, many enough to be quick. It must not depend on the number of workers, nor do the figures then.
@@ -99,6 +99,7 @@ def run_requests(
 
     A model that several requests ask for is trained once. Arguments are those of :func:`run_settings`.
     """
+    check_workers(workers)
     advance = advance or (lambda _: None)
     results = ResultsFile(path)
     asked = [_rows(request) for request in requests]

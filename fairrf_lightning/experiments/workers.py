@@ -49,6 +49,12 @@ def worthwhile_workers(model_steps: int) -> int:
     return max(1, min(available_cores(), model_steps // _LEAST_STEPS))
 
 
+def check_workers(workers: int | None) -> None:
+    """Refuse a number of processes that cannot be."""
+    if workers is not None and workers < 1:
+        raise InputError(f"workers = {workers}: expected 1 or more processes.")
+
+
 def train_jobs(jobs: Sequence[Job], workers: int | None, keep: Keep, advance: Advance) -> None:
     """Train the jobs, the longest first.
 
@@ -61,8 +67,6 @@ def train_jobs(jobs: Sequence[Job], workers: int | None, keep: Keep, advance: Ad
         keep: Called in this process with the rows of each finished job.
         advance: Called in this process with the work done.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers = {workers}: expected 1 or more processes.")
     ordered = sorted(jobs, key=lambda job: -job.work)
     workers = min(workers or available_cores(), len(ordered))
     if workers > 1:
