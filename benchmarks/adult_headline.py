@@ -38,15 +38,17 @@ def main() -> None:
     """Print the table; the changes are against the first row."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="The first seed.")
     parser.add_argument("--etas", nargs="+", default=["0", "default"])
     parser.add_argument("--split", choices=["val", "test"], default="test")
     args = parser.parse_args()
-    table = Table(title=f"Adult, {args.split} split, {args.seeds} seeds, mean and standard deviation")
+    table = Table(title=f"Adult, {args.split} split, {args.seeds} seeds from {args.first}, mean and standard deviation")
     for column in ("eta", *METRICS, "accuracy", "dEO", "dDP"):
         table.add_column(column, justify="right")
+    seeds = range(args.first, args.first + args.seeds)
     first: np.ndarray | None = None
     for eta in args.etas:
-        values = np.array([run(seed, eta, args.split) for seed in range(args.seeds)])
+        values = np.array([run(seed, eta, args.split) for seed in seeds])
         mean, std = values.mean(0), values.std(0, ddof=1)
         first = mean if first is None else first
         change = [f"{100 * (mean - first)[0]:+.2f} points"]
