@@ -42,7 +42,9 @@ def main() -> None:
     parser.add_argument("--etas", nargs="+", default=["0", "default"])
     parser.add_argument("--split", choices=["val", "test"], default="test")
     args = parser.parse_args()
-    table = Table(title=f"Adult, {args.split} split, {args.seeds} seeds from {args.first}, mean and standard deviation")
+    table = Table(
+        title=f"Adult, {args.split} split, {args.seeds} seeds from {args.first}, mean and standard deviation"
+    )
     for column in ("eta", *METRICS, "accuracy", "dEO", "dDP"):
         table.add_column(column, justify="right")
     seeds = range(args.first, args.first + args.seeds)
