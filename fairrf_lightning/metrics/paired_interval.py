@@ -95,7 +95,8 @@ def _mirrored(sample: RateSample, num_draws: int, index: int) -> Tensor:
     # Beyond two standard errors the direction is known.
     share = (torch.special.ndtr(-certainty) - 0.025).clamp(min=0)
     uniform: Tensor = torch.special.ndtr(normal_draws(num_draws, 2)[:, index].to(rates))
-    return uniform < share.unsqueeze(-1)
+    chosen: Tensor = uniform < share.unsqueeze(-1)
+    return chosen
 
 
 def _draw_widths(sample: RateSample, normal: Tensor, mirrored: Tensor) -> Tensor:
