@@ -127,6 +127,7 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "--groups is not given"),
         ("--groups race --nonsense 1", "--nonsense 1: not an option"),
         ("--groups prob", "combinations of values"),
+        ("--groups prob,other", "too many to be groups"),
         ("--groups race --target sex", "column 'sex' has the value .*: expected 0 and 1"),
         ("--groups race --prob more", "column 'more' must hold a probability"),
         ("--groups race --level 95", "level is 95"),
