@@ -83,7 +83,7 @@ def two_models(first: list[float], second: list[float], totals: list[int], toget
         counts = ours.counts
         shared = part[..., 0].float().unsqueeze(1)
         correlation = decision_correlation(shared, ours.rates * counts, theirs.rates * counts, counts)
-        parts.append(gap_difference_interval(ours, theirs, correlation, num_draws=NUM_DRAWS // 2))
+        parts.append(gap_difference_interval(ours, theirs, correlation, num_draws=NUM_DRAWS))
     low, high = (torch.cat(limits) for limits in zip(*parts, strict=True))
     name = f"difference {first} - {second} n {totals} correlation {together}"
     report(name, low, high, float(np.ptp(a) - np.ptp(b)))
