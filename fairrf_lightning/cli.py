@@ -38,6 +38,7 @@ _DEFAULT_LOGGER = {
 _COMMANDS = {
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
+    "report": ("fairrf_lightning.report.command", "run_report"),
 }
 
 

@@ -1,0 +1,60 @@
+"""``python train.py report lightning_logs/version_0``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.report.facts import Facts, Front
+from fairrf_lightning.report.page import write_report
+from fairrf_lightning.report.results_facts import grid_facts
+from fairrf_lightning.report.run_folder import RunFolder
+from fairrf_lightning.report.run_report import run_facts
+
+
+def run_report(args: Sequence[str]) -> None:
+    """Write the page and the model card of a run or a grid."""
+    parser = ArgumentParser(prog="train.py report", description=__doc__, exit_on_error=False)
+    add = parser.add_argument
+    add("folder", type=str, help="Folder of a run, such as lightning_logs/version_0, or of a grid.")
+    add("--grid", type=str, default=None, help="Folder of a grid whose settings are drawn around the run.")
+    add("--out", type=str, default=None, help="Where to write; the folder itself by default.")
+    options = parser.parse_args(list(args))
+    folder = Path(options.folder)
+    facts = _facts(folder, options.grid)
+    announce(write_report(facts, options.out or folder))
+
+
+def announce(files: Sequence[Path]) -> None:
+    """Print what was written."""
+    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+
+
+def _facts(folder: Path, grid: str | None) -> Facts:
+    if (folder / "results.csv").is_file():
+        return grid_facts(_results(folder))
+    return run_facts(RunFolder(folder), front=None if grid is None else _front(grid))
+
+
+def _results(folder: Path) -> pd.DataFrame:
+    results = ResultsFile(folder / "results.csv").frame
+    if results["data"].nunique() != 1:
+        raise InputError(f"{folder}: its results are of several data sets; reproduce writes their report.")
+    return results
+
+
+def _front(folder: str) -> Front:
+    if not (Path(folder) / "results.csv").is_file():
+        raise InputError(f"--grid {folder}: no results.csv in it; grid writes one.")
+    fronts = grid_facts(_results(Path(folder))).fronts
+    if not fronts:
+        raise InputError(
+            f"--grid {folder}: its data do not say which group a row belongs to: no gaps to draw."
+        )
+    return fronts[0]

@@ -1,0 +1,121 @@
+"""Accuracy against the gaps of many settings, with the chosen one marked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from fairrf_lightning.experiments.pareto import pareto_front
+from fairrf_lightning.report.facts import Front, Point
+from fairrf_lightning.report.figure import INK, LINE, MUTED, SERIES, SYMBOLS, Figure, Table, finished, plain
+from fairrf_lightning.report.wording import GAP_WORDS, percent, points
+
+
+def front_figures(fronts: Sequence[Front]) -> list[Figure]:
+    """Return one figure for each front and gap."""
+    return [figure for index, front in enumerate(fronts) for figure in _figures(front, index)]
+
+
+def _figures(front: Front, index: int) -> Iterator[Figure]:
+    for gap in dict.fromkeys(name for point in front.points for name in point.gaps):
+        settings = [point for point in front.points if not math.isnan(point.gaps.get(gap, math.nan))]
+        if settings:
+            yield _figure(front, settings, gap, f"front-{index}-{gap}")
+
+
+def _figure(front: Front, settings: Sequence[Point], gap: str, name: str) -> Figure:
+    figure = go.Figure()
+    best = _best(settings, gap)
+    figure.add_trace(
+        go.Scatter(
+            x=[100 * point.gaps[gap] for point in best],
+            y=[100 * point.accuracy for point in best],
+            mode="lines",
+            line={"color": MUTED, "width": 1.5, "dash": "dot"},
+            name="not beaten in both",
+            hoverinfo="skip",
+        )
+    )
+    for index, series in enumerate(dict.fromkeys(point.series for point in settings)):
+        members = [point for point in settings if point.series == series]
+        figure.add_trace(_dots(members, gap, series, index))
+    for point in settings:
+        if point.mark:
+            _mark(figure, point, gap)
+    figure.update_xaxes(title=f"{gap}, percentage points (smaller is fairer)", rangemode="tozero")
+    figure.update_yaxes(title="accuracy", ticksuffix=" %", nticks=6)
+    chosen = next((point for point in settings if point.mark == "chosen"), None)
+    alt = f"Accuracy against {gap}, the {GAP_WORDS[gap]}, of {len(settings)} settings; {len(best)} of them"
+    alt += " are not beaten in both."
+    if chosen is not None:
+        alt += f" Chosen: {chosen.label}, accuracy {percent(chosen.accuracy)}, {points(chosen.gaps[gap])}."
+    return Figure(name, f"{front.title}: {gap}", alt, finished(figure, 400), _table(settings, gap, best))
+
+
+def _dots(points_of: Sequence[Point], gap: str, series: str, index: int) -> go.Scatter:
+    def spread(name: str) -> dict[str, object]:
+        widths = [100 * _or_zero(point.spread.get(name, 0.0)) for point in points_of]
+        return {"type": "data", "array": widths, "color": LINE, "thickness": 1, "width": 0}
+
+    return go.Scatter(
+        x=[100 * point.gaps[gap] for point in points_of],
+        y=[100 * point.accuracy for point in points_of],
+        mode="markers",
+        name=plain(series),
+        marker={
+            "size": 10,
+            "color": SERIES[index % len(SERIES)],
+            "symbol": SYMBOLS[index % len(SYMBOLS)],
+            "line": {"width": 0},
+        },
+        error_x=spread(gap),
+        error_y=spread("accuracy"),
+        customdata=[[plain(point.label)] for point in points_of],
+        hovertemplate="<b>%{customdata[0]}</b><br>accuracy %{y:.1f}<br>gap %{x:.1f} points<extra></extra>",
+    )
+
+
+def _mark(figure: go.Figure, point: Point, gap: str) -> None:
+    place = {"x": 100 * point.gaps[gap], "y": 100 * point.accuracy}
+    ring = {"size": 20, "color": "rgba(0,0,0,0)", "line": {"color": INK, "width": 2}}
+    figure.add_trace(
+        go.Scatter(
+            x=[place["x"]],
+            y=[place["y"]],
+            mode="markers",
+            marker={**ring, "symbol": "circle" if point.mark == "chosen" else "square"},
+            name=plain(point.mark),
+            hoverinfo="skip",
+        )
+    )
+
+
+def _best(settings: Sequence[Point], gap: str) -> list[Point]:
+    accuracy = pd.Series([point.accuracy for point in settings])
+    return [settings[row] for row in pareto_front(accuracy, pd.Series([of.gaps[gap] for of in settings]))]
+
+
+def _table(settings: Sequence[Point], gap: str, best: Sequence[Point]) -> Table:
+    rows = [
+        (
+            point.series,
+            point.label,
+            _with_spread(point.accuracy, point.spread.get("accuracy", math.nan)),
+            _with_spread(point.gaps[gap], point.spread.get(gap, math.nan)),
+            "yes" if point in best else "no",
+            point.mark,
+        )
+        for point in settings
+    ]
+    return Table(("method", "setting", "accuracy, %", f"{gap}, points", "not beaten", ""), rows)
+
+
+def _with_spread(value: float, spread: float) -> str:
+    return f"{100 * value:.2f}" + ("" if math.isnan(spread) else f" ± {100 * spread:.2f}")
+
+
+def _or_zero(value: float) -> float:
+    return 0.0 if math.isnan(value) else value

@@ -1,0 +1,98 @@
+"""Writes the page and the model card from the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from fairrf_lightning.report import wording
+from fairrf_lightning.report.facts import SECTIONS, Facts
+from fairrf_lightning.report.figure import Figure
+from fairrf_lightning.report.front_figures import front_figures
+from fairrf_lightning.report.gap_figures import forest, group_bars
+from fairrf_lightning.report.markdown import escape_markdown
+from fairrf_lightning.report.training_figures import certificate_figure, training_figures
+
+
+def write_report(
+    facts: Facts, folder: str | Path, *, page: str = "report.html", card: str = "model_card.md"
+) -> list[Path]:
+    """Write the page and the model card, each as a whole, and return their paths.
+
+    Args:
+        facts: What to say.
+        folder: Where to write; it is made if need be.
+        page: Name of the HTML file, which holds everything that it needs.
+        card: Name of the Markdown file.
+    """
+    texts = {Path(folder) / page: render_page(facts), Path(folder) / card: render_card(facts)}
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(path.name + ".part")
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    return list(texts)
+
+
+def render_page(facts: Facts) -> str:
+    """Return the HTML page."""
+    figures = figures_of(facts)
+    environment = _environment(autoescape=True)
+    template = environment.get_template("page.html")
+    plots = {figure.name: figure.plot for of in figures.values() for figure in of}
+    return template.render(
+        facts=facts,
+        figures=figures,
+        plots=plots,
+        # Our own files and plotly's: no text of the user's.
+        style=_source(environment, "page.css"),
+        script=_source(environment, "page.js"),
+        plotly=Markup(get_plotlyjs()),  # noqa: S704
+    )
+
+
+def render_card(facts: Facts) -> str:
+    """Return the model card in Markdown."""
+    environment = _environment(autoescape=False, finalize=escape_markdown)
+    text: str = environment.get_template("model_card.md").render(facts=facts)
+    return text
+
+
+def figures_of(facts: Facts) -> Mapping[str, Sequence[Figure]]:
+    """Return the figures of each section."""
+    return {
+        "gaps": [forest(facts)] if facts.gaps else [],
+        "groups": group_bars(facts),
+        "front": front_figures(facts.fronts),
+        "training": [] if facts.training is None else training_figures(facts.training),
+        "certificate": [] if facts.certificate is None else [certificate_figure(facts.certificate)],
+    }
+
+
+def _environment(**options: Any) -> Environment:
+    environment = Environment(  # noqa: S701 - each caller says how text is escaped
+        loader=PackageLoader("fairrf_lightning.report"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **options,
+    )
+    names = ("percent", "points", "interval", "number", "listing")
+    environment.filters |= {name: getattr(wording, name) for name in names}
+    environment.globals |= {
+        "sections": SECTIONS,
+        "gap_words": wording.GAP_WORDS,
+        "gap_meaning": wording.GAP_MEANING,
+    }
+    return environment
+
+
+def _source(environment: Environment, name: str) -> Markup:
+    assert environment.loader is not None  # noqa: S101 - for mypy
+    return Markup(environment.loader.get_source(environment, name)[0])  # noqa: S704 - a file of ours

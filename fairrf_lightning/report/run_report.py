@@ -1,0 +1,106 @@
+"""Puts the facts of one run together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from shlex import quote
+
+from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.report.facts import Absent, Estimate, Facts, Front, Gap, Point
+from fairrf_lightning.report.now import now
+from fairrf_lightning.report.run_facts import configuration, data_facts, measured, training
+from fairrf_lightning.report.run_folder import RunFolder
+from fairrf_lightning.report.verdict import gaps_verdict, unmeasured_verdict
+
+_NO_S = "The data do not say which group a row belongs to, so no gap can be measured."
+
+
+def run_facts(run: RunFolder, front: Front | None = None) -> Facts:
+    """Return the facts of a run.
+
+    Args:
+        run: The run's folder.
+        front: Settings of a grid, to which the run's own point is added.
+    """
+    data = data_facts(run)
+    scope = (data.sensitive if data else None) or "S"
+    split, accuracy, gaps = measured(run.metrics, scope)
+    paths = training(run)
+    if gaps:
+        verdict = gaps_verdict(gaps, accuracy)
+    else:
+        verdict = unmeasured_verdict(accuracy, paths, None)
+    subject = _subject(run)
+    return Facts(
+        title=f"{run.path.name} on {run.data_name}",
+        subject=subject,
+        split=split,
+        made=now(),
+        verdict=verdict,
+        accuracy=accuracy,
+        gaps=gaps,
+        fronts=[] if front is None else [_with_run(front, subject, accuracy, gaps)],
+        training=paths,
+        data=data,
+        configuration=configuration(run.config),
+        versions=run.record.get("versions") or package_versions(),
+        absent=_absent(run, has_s=bool(gaps)),
+    )
+
+
+def _subject(run: RunFolder) -> str:
+    model = run.config.get("model") or {}
+    options = model.get("init_args") or {}
+    name = str(model.get("class_path", "model")).rpartition(".")[2]
+    eta = options.get("eta")
+    if eta is None:
+        return name
+    if eta == 0:
+        return "vanilla (eta 0)"
+    beta = (run.config.get("lambda_update") or {}).get("beta")
+    return f"FairRF, eta {eta:g}" + ("" if beta is None else f", beta {beta:g}")
+
+
+def _with_run(front: Front, subject: str, accuracy: Estimate | None, gaps: Sequence[Gap]) -> Front:
+    """Add the run to a grid's settings; what the grid had chosen is marked by other words."""
+    points = [
+        replace(point, mark="recommended by the grid") if point.mark == "chosen" else point
+        for point in front.points
+    ]
+    if accuracy is not None and gaps:
+        sizes = {
+            gap.name: gap.estimate.value for gap in gaps if gap.mode == "hard" and gap.name in ("dEO", "dDP")
+        }
+        points.append(Point("this run", subject, accuracy.value, sizes, mark="chosen"))
+    rule = f"{front.rule} The ring is this run: one model on its own split, not a mean over seeds.".strip()
+    return Front(front.title, points, rule)
+
+
+def _absent(run: RunFolder, *, has_s: bool) -> dict[str, Absent]:
+    checkpoint = run.best_checkpoint or run.path / "checkpoints" / "last.ckpt"
+    options = f"--ckpt_path {quote(str(checkpoint))} --data {run.data_name}"
+    again = f"python train.py report {quote(str(run.path))}"
+    why = "The run did not log any gap." if has_s else _NO_S
+    return {
+        "gaps": Absent(why, f"python train.py certify {options} --proxies proxies.yaml"),
+        "groups": Absent(_NO_S, f"python train.py audit {options}"),
+        "comparison": Absent(
+            "Nothing was named to compare with. Train a model without the penalty and name its run.",
+            f"python train.py fit --data {run.data_name} --model.eta 0\n{again} --against lightning_logs/version_N",
+        ),
+        "front": Absent(
+            "One run is one point. A grid shows what other settings reach.",
+            f"python train.py grid --data {run.data_name}\n{again} --grid grid_{run.data_name}",
+        ),
+        "training": Absent(
+            "The run has no metrics.csv with lambda and penalties: it had another logger or another module.",
+            f"python train.py fit --data {run.data_name} --trainer.logger csv",
+        ),
+        "certificate": Absent(
+            "A bound on dDP that holds without S needs only published correlations of the related features "
+            "with S, or a small sample where S is known.",
+            f"python train.py certify {options} --proxies proxies.yaml\n{again}",
+        ),
+        "data": Absent("The run's data module is not one of ours, and run.json does not describe it."),
+    }

@@ -1,0 +1,99 @@
+"""Lambda and the penalties over training, and what a certificate bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from fairrf_lightning.report.facts import Certificate, Path, Training
+from fairrf_lightning.report.figure import (
+    BLUE,
+    DASHES,
+    MUTED,
+    SERIES,
+    SKY,
+    SYMBOLS,
+    Figure,
+    Table,
+    finished,
+    plain,
+    short,
+)
+from fairrf_lightning.report.wording import points
+
+_MOST_MARKERS = 40  # of epochs: beyond, a line alone is easier to read
+
+
+def training_figures(training: Training) -> list[Figure]:
+    """Return the paths of lambda and those of the penalties, as far as there are any."""
+    shown = (
+        ("lambda", "Weight lambda of each related feature", training.weights),
+        ("penalty", "Penalty R of each related feature, validation split", training.penalties),
+    )
+    return [_paths(name, title, paths, training.chosen_epoch) for name, title, paths in shown if paths]
+
+
+def certificate_figure(certificate: Certificate) -> Figure:
+    """Return the bounds as bars."""
+    labels = [label for label, _ in certificate.bounds]
+    values = [value for _, value in certificate.bounds]
+    rows = list(range(len(values)))
+    bars = go.Bar(
+        x=[100 * value for value in values],
+        y=rows,
+        orientation="h",
+        marker={"color": [BLUE, *[SKY] * (len(rows) - 1)]},
+        text=[points(value) for value in values],
+        textposition="auto",
+        customdata=[[plain(label), points(value)] for label, value in certificate.bounds],
+        hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
+    )
+    figure = go.Figure(bars)
+    ticks = [plain(short(label, 24)) for label in labels]
+    figure.update_yaxes(tickvals=rows, ticktext=ticks, autorange="reversed", showgrid=False)
+    figure.update_xaxes(title="dDP of probabilities, percentage points", rangemode="tozero")
+    alt = "Bars of dDP. " + " ".join(f"{label}: {points(value)}." for label, value in certificate.bounds)
+    table = Table(("", "dDP, points"), [(label, f"{100 * value:.2f}") for label, value in certificate.bounds])
+    plot = finished(figure, 80 + 46 * len(rows), showlegend=False, bargap=0.35)
+    return Figure("certificate-bounds", "What is certified, and what is known", alt, plot, table)
+
+
+def _paths(name: str, title: str, paths: Sequence[Path], chosen: int | None) -> Figure:
+    figure = go.Figure()
+    epochs = sorted({epoch for path in paths for epoch in path.epochs})
+    for index, path in enumerate(paths):
+        figure.add_trace(
+            go.Scatter(
+                x=list(path.epochs),
+                y=list(path.values),
+                name=plain(short(path.feature, 24)),
+                mode="lines+markers" if len(epochs) <= _MOST_MARKERS else "lines",
+                line={"color": SERIES[index % len(SERIES)], "dash": DASHES[index % len(DASHES)], "width": 2},
+                marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 7},
+                hovertemplate="%{y:.3f}",
+            )
+        )
+    if chosen is not None and chosen >= 0:
+        figure.add_vline(x=chosen, line={"color": MUTED, "width": 1.5, "dash": "dot"})
+        figure.add_annotation(
+            x=chosen,
+            yref="paper",
+            y=0.99,
+            yanchor="top",
+            text="chosen",
+            showarrow=False,
+            xshift=-5,
+            xanchor="right",
+            font={"color": MUTED, "size": 12},
+        )
+    figure.update_xaxes(title="epoch", showgrid=False, hoverformat="d")
+    figure.update_yaxes(rangemode="tozero")
+    words = [f"{path.feature} from {path.values[0]:.3f} to {path.values[-1]:.3f}." for path in paths]
+    alt = f"{title}, over {len(epochs)} epochs. " + " ".join(words)
+    by_epoch = [dict(zip(path.epochs, path.values, strict=True)) for path in paths]
+    rows = [
+        (str(epoch), *(f"{of[epoch]:.4f}" if epoch in of else "–" for of in by_epoch)) for epoch in epochs
+    ]
+    table = Table(("epoch", *(path.feature for path in paths)), rows)
+    return Figure(name, title, alt, finished(figure, 360, hovermode="x unified"), table)
