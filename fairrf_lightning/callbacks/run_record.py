@@ -32,7 +32,11 @@ class RunRecord(SaveConfigCallback):
         self.parser.save(
             self.config, str(directory / "config.yaml"), skip_none=False, overwrite=True, multifile=False
         )
-        record = {"seed": self.config.get("seed_everything"), "versions": package_versions(), **_data(trainer)}
+        record = {
+            "seed": self.config.get("seed_everything"),
+            "versions": package_versions(),
+            **_data(trainer),
+        }
         (directory / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 

@@ -9,7 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from jsonargparse import Namespace
+from rich.console import Console
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
@@ -22,6 +24,7 @@ from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Sched
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.penalty import Given
+from fairrf_lightning.report import Facts, end_with_report
 from fairrf_lightning.short_names import ShortNameParser
 
 
@@ -49,7 +52,20 @@ def run_grid(args: Sequence[str]) -> None:
         title = f"{name}: test split, mean and standard deviation of {len(seeds)} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
     budget = options.max_accuracy_loss
+    hint = ""
+    if options.report:
+        written, hint = end_with_report(partial(_facts, results, budget, data), folder)
+        files += written
     print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=len(seeds), files=files)
+    if hint:
+        Console().print(hint, highlight=False, markup=False, soft_wrap=True)
+
+
+def _facts(results: pd.DataFrame, budget: float, data: TabularDataModule) -> Facts:
+    from fairrf_lightning.report.results_facts import grid_facts  # noqa: PLC0415 - optional dependencies
+    from fairrf_lightning.report.run_facts import data_of  # noqa: PLC0415
+
+    return grid_facts(results, max_accuracy_loss=budget, data=data_of(data))
 
 
 def _parser() -> ShortNameParser:
@@ -80,6 +96,7 @@ def _parser() -> ShortNameParser:
     )
     add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
+    add("--report", type=bool, default=True, help="Write report.html and model_card.md.")
     return parser
 
 

@@ -25,6 +25,8 @@ from fairrf_lightning.experiments.results_file import ResultsFile
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import Schedule
 from fairrf_lightning.experiments.singles import run_singles
+from fairrf_lightning.report import end_with_report
+from fairrf_lightning.report.results_facts import reproduction_facts
 
 
 def run_reproduce(args: Sequence[str]) -> None:
@@ -44,7 +46,13 @@ def run_reproduce(args: Sequence[str]) -> None:
     folder = Path(options.out)
     results = reproduce(parts, folder, list(range(options.seeds)), Schedule(epochs=options.epochs))
     draw_figures(results, folder / "figures")
-    Console().print(f"Wrote {write_report(results, folder)}", highlight=False)
+    written, hint = end_with_report(
+        partial(reproduction_facts, results), folder, page="reproduction.html", card="reproduction_card.md"
+    )
+    files = [write_report(results, folder), *written]
+    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+    if hint:
+        Console().print(hint, highlight=False, markup=False, soft_wrap=True)
 
 
 def reproduce(parts: Sequence[str], folder: Path, seeds: list[int], schedule: Schedule) -> pd.DataFrame:

@@ -12,10 +12,10 @@ from rich.console import Console
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.results_file import ResultsFile
 from fairrf_lightning.report.facts import Facts, Front
-from fairrf_lightning.report.page import write_report
 from fairrf_lightning.report.results_facts import grid_facts
 from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.report.run_report import run_facts
+from fairrf_lightning.report.writing import write_report
 
 
 def run_report(args: Sequence[str]) -> None:
@@ -28,12 +28,8 @@ def run_report(args: Sequence[str]) -> None:
     options = parser.parse_args(list(args))
     folder = Path(options.folder)
     facts = _facts(folder, options.grid)
-    announce(write_report(facts, options.out or folder))
-
-
-def announce(files: Sequence[Path]) -> None:
-    """Print what was written."""
-    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+    files = write_report(facts, options.out or folder)
+    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _facts(folder: Path, grid: str | None) -> Facts:
@@ -44,7 +40,7 @@ def _facts(folder: Path, grid: str | None) -> Facts:
 
 def _results(folder: Path) -> pd.DataFrame:
     results = ResultsFile(folder / "results.csv").frame
-    if results["data"].nunique() != 1:
+    if len(set(results["data"])) > 1:
         raise InputError(f"{folder}: its results are of several data sets; reproduce writes their report.")
     return results
 

@@ -116,6 +116,7 @@ class Point:
         gaps: Gaps by name.
         spread: Standard deviations over seeds by the same names, and ``accuracy``.
         mark: ``chosen`` for the setting that is taken, else empty or a few words.
+        is_single: One model, not a mean over seeds, and so no part of the front.
     """
 
     series: str
@@ -124,6 +125,7 @@ class Point:
     gaps: Mapping[str, float]
     spread: Mapping[str, float] = field(default_factory=dict)
     mark: str = ""
+    is_single: bool = False
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ ORANGE, SKY = "#e69f00", "#56b4e9"
 SERIES = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY)
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star", "hexagon")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-INK, MUTED, LINE = "#1b2430", "#5b6675", "#dde2e8"
+INK, MUTED, LINE, CARD = "#1b2430", "#5b6675", "#dde2e8", "#ffffff"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,11 @@ def finished(figure: go.Figure, height: int, **layout: Any) -> dict[str, Any]:
         dragmode=False,
     )
     axis = {"gridcolor": LINE, "linecolor": LINE, "tickfont": {"color": MUTED}, "automargin": True}
-    axis |= {"title": {"font": {"color": MUTED}, "standoff": 8}, "fixedrange": True, "zeroline": False}
+    axis |= {
+        "title": {"font": {"color": MUTED, "size": 13}, "standoff": 8},
+        "fixedrange": True,
+        "zeroline": False,
+    }
     figure.update_xaxes(**axis)
     figure.update_yaxes(**axis)
     figure.update_layout(**layout)

@@ -35,11 +35,11 @@ def _figure(front: Front, settings: Sequence[Point], gap: str, name: str) -> Fig
             y=[100 * point.accuracy for point in best],
             mode="lines",
             line={"color": MUTED, "width": 1.5, "dash": "dot"},
-            name="not beaten in both",
+            name="front",
             hoverinfo="skip",
         )
     )
-    for index, series in enumerate(dict.fromkeys(point.series for point in settings)):
+    for index, series in enumerate(sorted({point.series for point in settings}, key=_order)):
         members = [point for point in settings if point.series == series]
         figure.add_trace(_dots(members, gap, series, index))
     for point in settings:
@@ -93,7 +93,13 @@ def _mark(figure: go.Figure, point: Point, gap: str) -> None:
     )
 
 
+def _order(series: str) -> tuple[bool, bool, str]:
+    """FairRF and vanilla come first: they have the colours of the forest plot."""
+    return (series != "fairrf", series != "vanilla", series)
+
+
 def _best(settings: Sequence[Point], gap: str) -> list[Point]:
+    settings = [point for point in settings if not point.is_single]
     accuracy = pd.Series([point.accuracy for point in settings])
     return [settings[row] for row in pareto_front(accuracy, pd.Series([of.gaps[gap] for of in settings]))]
 

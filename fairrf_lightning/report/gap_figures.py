@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
@@ -9,6 +10,7 @@ import plotly.graph_objects as go
 from fairrf_lightning.report.facts import Estimate, Facts, Gap, GroupRates
 from fairrf_lightning.report.figure import (
     BLUE,
+    CARD,
     INK,
     MUTED,
     SERIES,
@@ -21,7 +23,7 @@ from fairrf_lightning.report.figure import (
 )
 from fairrf_lightning.report.wording import NOT_ESTIMABLE, interval, number, points
 
-_ROW = 58  # pixels
+_ROW = 66  # pixels
 _HOVER = "<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>"
 
 
@@ -32,17 +34,23 @@ def forest(facts: Facts) -> Figure:
     figure.add_vline(x=0, line={"color": MUTED, "width": 1.5})
     compared = any(gap.other is not None for gap in gaps)
     if compared:
-        figure.add_trace(_marks(gaps, [gap.other for gap in gaps], facts.other, VERMILLION, "diamond", -0.3))
-    figure.add_trace(_marks(gaps, [gap.estimate for gap in gaps], facts.subject, BLUE, "circle", -0.1))
+        figure.add_trace(
+            _marks(
+                gaps, [gap.other for gap in gaps], facts.other, color=VERMILLION, symbol="diamond", down=0.24
+            )
+        )
+    figure.add_trace(
+        _marks(gaps, [gap.estimate for gap in gaps], facts.subject, color=BLUE, symbol="circle", down=0.02)
+    )
     for row, gap in enumerate(gaps):
         figure.add_annotation(
             **_beside(row, 0, "left"), text=plain(short(_label(gap, gaps), 44)), font={"color": INK}
         )
         text = points(gap.estimate.value) if gap.estimate.is_known else NOT_ESTIMABLE
         figure.add_annotation(**_beside(row, 1, "right"), text=f"<b>{text}</b>", font={"color": INK})
-    figure.update_yaxes(range=[len(gaps) - 0.35, -0.75], showticklabels=False, showgrid=False)
-    figure.update_xaxes(title="percentage points; 0 is no gap", rangemode="tozero")
-    plot = finished(figure, 70 + _ROW * len(gaps) + 30 * compared, showlegend=compared)
+    figure.update_yaxes(range=[len(gaps) - 0.45, -0.62], showticklabels=False, showgrid=False)
+    figure.update_xaxes(title="percentage points; 0 is no gap", range=_limits(gaps))
+    plot = finished(figure, 62 + _ROW * len(gaps) + 30 * compared, showlegend=compared)
     several = len({gap.scope for gap in gaps}) > 1
     return Figure(
         "forest",
@@ -56,10 +64,10 @@ def forest(facts: Facts) -> Figure:
 def group_bars(facts: Facts) -> list[Figure]:
     """Return for each attribute and rate the bars of its groups."""
     figures = []
-    for number_of, scope in enumerate(dict.fromkeys(row.scope for row in facts.groups)):
+    for index, scope in enumerate(dict.fromkeys(row.scope for row in facts.groups)):
         rows = [row for row in facts.groups if row.scope == scope]
-        for rate in dict.fromkeys(rate for row in rows for rate in row.rates):
-            figures.append(_bars(f"groups-{number_of}-{rate.replace(' ', '-')}", scope, rate, rows))
+        rates = dict.fromkeys(rate for row in rows for rate in row.rates)
+        figures += [_bars(f"groups-{index}-{rate.replace(' ', '-')}", scope, rate, rows) for rate in rates]
     return figures
 
 
@@ -98,13 +106,19 @@ def _bars(name: str, scope: str, rate: str, rows: Sequence[GroupRates]) -> Figur
 
 
 def _marks(
-    gaps: Sequence[Gap], estimates: Sequence[Estimate | None], name: str, color: str, symbol: str, lift: float
+    gaps: Sequence[Gap],
+    estimates: Sequence[Estimate | None],
+    name: str,
+    *,
+    color: str,
+    symbol: str,
+    down: float,
 ) -> go.Scatter:
     rows = [(row, of) for row, of in enumerate(estimates) if of is not None and of.is_known]
     known = [of for _, of in rows]
     return go.Scatter(
         x=[100 * of.value for of in known],
-        y=[row + 0.1 - lift * 0.5 for row, _ in rows],
+        y=[row + down for row, _ in rows],
         mode="markers",
         name=plain(name),
         marker={"size": 11, "symbol": symbol, "color": color},
@@ -117,6 +131,15 @@ def _marks(
     )
 
 
+def _limits(gaps: Sequence[Gap]) -> list[float]:
+    """Return the ends of the axis: 0 is always there, and the labels do not lie on its line."""
+    shown = [of for gap in gaps for of in (gap.estimate, gap.other) if of is not None and of.is_known]
+    ends = [0.0, *(end for of in shown for end in (of.value, of.low, of.high) if not math.isnan(end))]
+    low, high = 100 * min(ends), 100 * max(ends)
+    margin = 0.04 * (high - low) or 1.0
+    return [low - margin, high + margin]
+
+
 def _whiskers(estimates: Sequence[Estimate], color: str = INK, thickness: float = 1.5) -> dict[str, object]:
     up = [100 * (of.high - of.value) if of.has_interval else 0 for of in estimates]
     down = [100 * (of.value - of.low) if of.has_interval else 0 for of in estimates]
@@ -125,8 +148,8 @@ def _whiskers(estimates: Sequence[Estimate], color: str = INK, thickness: float 
 
 
 def _beside(row: int, x: float, anchor: str) -> dict[str, object]:
-    place = {"xref": "paper", "x": x, "xanchor": anchor, "yref": "y", "y": row - 0.35}
-    return {**place, "yanchor": "middle", "showarrow": False, "align": anchor}
+    place = {"xref": "paper", "x": x, "xanchor": anchor, "yref": "y", "y": row - 0.32}
+    return {**place, "yanchor": "middle", "showarrow": False, "align": anchor, "bgcolor": CARD}
 
 
 def _label(gap: Gap, gaps: Sequence[Gap]) -> str:

@@ -1,9 +1,8 @@
-"""Writes the page and the model card from the facts."""
+"""The page and the model card as text, from the facts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -17,26 +16,6 @@ from fairrf_lightning.report.front_figures import front_figures
 from fairrf_lightning.report.gap_figures import forest, group_bars
 from fairrf_lightning.report.markdown import escape_markdown
 from fairrf_lightning.report.training_figures import certificate_figure, training_figures
-
-
-def write_report(
-    facts: Facts, folder: str | Path, *, page: str = "report.html", card: str = "model_card.md"
-) -> list[Path]:
-    """Write the page and the model card, each as a whole, and return their paths.
-
-    Args:
-        facts: What to say.
-        folder: Where to write; it is made if need be.
-        page: Name of the HTML file, which holds everything that it needs.
-        card: Name of the Markdown file.
-    """
-    texts = {Path(folder) / page: render_page(facts), Path(folder) / card: render_card(facts)}
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".part")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    return list(texts)
 
 
 def render_page(facts: Facts) -> str:

@@ -16,8 +16,8 @@ from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, unmeasured_verdict
 
 _GAPS = {"dEO": "eo_gap", "dDP": "dp_gap"}
-_OPTIONS = ("backbone", "dropout", "statistic", "given", "rule", "related", "epochs", "pretrain_epochs")
-_OPTIONS += ("update_every", "lr", "data_options")
+_OPTIONS = ["backbone", "dropout", "statistic", "given", "rule", "related", "epochs", "pretrain_epochs"]
+_OPTIONS += ["update_every", "lr", "data_options"]
 _ONE_MODEL = Absent(
     "These are means over several models; rates of groups are those of one model.",
     "python train.py audit --ckpt_path RUN/checkpoints/last.ckpt --data NAME",
@@ -26,6 +26,7 @@ _NO_TRAINING = Absent(
     "The models of a grid are trained as one and leave no path behind; a single fit does.",
     "python train.py fit --data NAME --model.eta ETA\npython train.py report lightning_logs/version_0",
 )
+_NO_DATA = Absent("The results alone do not describe the data; the report that grid itself writes does.")
 _NO_CERTIFICATE = Absent(
     "A certificate is about one checkpoint: the bound on dDP that holds without S.",
     "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml",
@@ -176,7 +177,7 @@ def _configuration(results: pd.DataFrame) -> dict[str, str]:
 
 
 def _absent() -> dict[str, Absent]:
-    return {"groups": _ONE_MODEL, "training": _NO_TRAINING, "certificate": _NO_CERTIFICATE}
+    return {"groups": _ONE_MODEL, "data": _NO_DATA, "training": _NO_TRAINING, "certificate": _NO_CERTIFICATE}
 
 
 def _reproduction_rule() -> str:

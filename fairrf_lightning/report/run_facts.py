@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.report.facts import Data, Estimate, Gap, Path, Training
 from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 
@@ -56,6 +57,20 @@ def data_facts(run: RunFolder) -> Data | None:
         sensitive=sensitive,
         groups=record["groups"],
         use_of_sensitive=_use_of_sensitive(record),
+    )
+
+
+def data_of(module: TabularDataModule) -> Data:
+    """Return what a data module says of itself."""
+    options = ("sensitive", "include_sensitive", "expose_sensitive")
+    return Data(
+        name=str(getattr(module, "name", type(module).__name__)),
+        rows=module.split_sizes,
+        columns=_by_owner(module.feature_names, list(module.encoder.owners)),
+        related=list(module.related),
+        sensitive=module.sensitive,
+        groups=module.group_names,
+        use_of_sensitive=_use_of_sensitive({name: getattr(module, name) for name in options}),
     )
 
 

@@ -27,10 +27,7 @@ def run_facts(run: RunFolder, front: Front | None = None) -> Facts:
     scope = (data.sensitive if data else None) or "S"
     split, accuracy, gaps = measured(run.metrics, scope)
     paths = training(run)
-    if gaps:
-        verdict = gaps_verdict(gaps, accuracy)
-    else:
-        verdict = unmeasured_verdict(accuracy, paths, None)
+    verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, None)
     subject = _subject(run)
     return Facts(
         title=f"{run.path.name} on {run.data_name}",
@@ -65,14 +62,14 @@ def _subject(run: RunFolder) -> str:
 def _with_run(front: Front, subject: str, accuracy: Estimate | None, gaps: Sequence[Gap]) -> Front:
     """Add the run to a grid's settings; what the grid had chosen is marked by other words."""
     points = [
-        replace(point, mark="recommended by the grid") if point.mark == "chosen" else point
+        replace(point, mark="the grid's choice") if point.mark == "chosen" else point
         for point in front.points
     ]
     if accuracy is not None and gaps:
         sizes = {
             gap.name: gap.estimate.value for gap in gaps if gap.mode == "hard" and gap.name in ("dEO", "dDP")
         }
-        points.append(Point("this run", subject, accuracy.value, sizes, mark="chosen"))
+        points.append(Point("this run", subject, accuracy.value, sizes, mark="chosen", is_single=True))
     rule = f"{front.rule} The ring is this run: one model on its own split, not a mean over seeds.".strip()
     return Front(front.title, points, rule)
 
@@ -87,7 +84,8 @@ def _absent(run: RunFolder, *, has_s: bool) -> dict[str, Absent]:
         "groups": Absent(_NO_S, f"python train.py audit {options}"),
         "comparison": Absent(
             "Nothing was named to compare with. Train a model without the penalty and name its run.",
-            f"python train.py fit --data {run.data_name} --model.eta 0\n{again} --against lightning_logs/version_N",
+            f"python train.py fit --data {run.data_name} --model.eta 0\n"
+            f"{again} --against lightning_logs/version_N",
         ),
         "front": Absent(
             "One run is one point. A grid shows what other settings reach.",

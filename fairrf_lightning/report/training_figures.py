@@ -20,7 +20,7 @@ from fairrf_lightning.report.figure import (
     plain,
     short,
 )
-from fairrf_lightning.report.wording import points
+from fairrf_lightning.report.wording import NONE, points
 
 _MOST_MARKERS = 40  # of epochs: beyond, a line alone is easier to read
 
@@ -79,8 +79,8 @@ def _paths(name: str, title: str, paths: Sequence[Path], chosen: int | None) -> 
         figure.add_annotation(
             x=chosen,
             yref="paper",
-            y=0.99,
-            yanchor="top",
+            y=0.02,
+            yanchor="bottom",
             text="chosen",
             showarrow=False,
             xshift=-5,
@@ -93,7 +93,7 @@ def _paths(name: str, title: str, paths: Sequence[Path], chosen: int | None) -> 
     alt = f"{title}, over {len(epochs)} epochs. " + " ".join(words)
     by_epoch = [dict(zip(path.epochs, path.values, strict=True)) for path in paths]
     rows = [
-        (str(epoch), *(f"{of[epoch]:.4f}" if epoch in of else "–" for of in by_epoch)) for epoch in epochs
+        (str(epoch), *(f"{of[epoch]:.4f}" if epoch in of else NONE for of in by_epoch)) for epoch in epochs
     ]
     table = Table(("epoch", *(path.feature for path in paths)), rows)
     return Figure(name, title, alt, finished(figure, 360, hovermode="x unified"), table)

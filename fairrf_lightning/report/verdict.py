@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Tone, Training, Verdict
 from fairrf_lightning.report.wording import GAP_SUBJECT, interval, listing, percent, points
@@ -63,7 +63,7 @@ def unmeasured_verdict(
     return Verdict("unknown", "Fairness to groups is not measured here", sentences)
 
 
-def _in(names: Sequence[str], changes: dict[str, object]) -> str:
+def _in(names: Sequence[str], changes: Mapping[str, object]) -> str:
     return "" if len(names) == len(changes) else f", in {listing(names)}"
 
 

@@ -24,6 +24,7 @@ GAP_SUBJECT = {
     "dEOdds": "the true or the false positive rates",
 }
 NOT_ESTIMABLE = "not estimable"
+NONE = "\N{EN DASH}"
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -32,25 +33,25 @@ def percent(value: float, digits: int = 1) -> str:
     >>> percent(0.8523)
     '85.2 %'
     """
-    return "–" if math.isnan(value) else f"{100 * value:.{digits}f} %"
+    return NONE if math.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
 def points(value: float, digits: int = 1, *, signed: bool = False) -> str:
     """Return a difference of shares in percentage points.
 
-    >>> points(-0.0154, signed=True)
-    '−1.5 points'
+    >>> points(0.0154, signed=True)
+    '+1.5 points'
     """
     if math.isnan(value):
-        return "–"
+        return NONE
     return f"{_number(100 * value, digits, signed=signed)} points"
 
 
 def interval(estimate: Estimate, digits: int = 1, *, signed: bool = False) -> str:
     """Return the ends of an interval, times 100.
 
-    >>> interval(Estimate(0.02, -0.01, 0.064))
-    '−1.0 to 6.4'
+    >>> interval(Estimate(0.02, 0.01, 0.064))
+    '1.0 to 6.4'
     """
     if not estimate.has_interval:
         return NOT_ESTIMABLE
@@ -60,7 +61,7 @@ def interval(estimate: Estimate, digits: int = 1, *, signed: bool = False) -> st
 
 def number(estimate: Estimate, digits: int = 2, *, signed: bool = False) -> str:
     """Return the estimate times 100, for a table whose heading has the unit."""
-    return _number(100 * estimate.value, digits, signed=signed) if estimate.is_known else "–"
+    return _number(100 * estimate.value, digits, signed=signed) if estimate.is_known else NONE
 
 
 def listing(names: Iterable[str]) -> str:

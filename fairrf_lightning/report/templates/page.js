@@ -5,7 +5,7 @@
   const darker = window.matchMedia("(prefers-color-scheme: dark)");
   const narrow = window.matchMedia("(max-width: 700px)");
   const onDark = {
-    "#1b2430": "#e8ebf0", "#5b6675": "#a3adbb", "#dde2e8": "#323a46",
+    "#1b2430": "#e8ebf0", "#5b6675": "#a3adbb", "#dde2e8": "#323a46", "#ffffff": "#1a2029",
     "#0072b2": "#56b4e9", "#56b4e9": "#2b7fb8", "#d55e00": "#f08a3c", "#009e73": "#2fc79b", "#cc79a7": "#e29cc3",
   };
 
