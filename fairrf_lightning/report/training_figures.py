@@ -45,14 +45,15 @@ def certificate_figure(certificate: Certificate) -> Figure:
         orientation="h",
         marker={"color": [BLUE, *[SKY] * (len(rows) - 1)]},
         text=[points(value) for value in values],
-        textposition="auto",
+        textposition="outside",
+        cliponaxis=False,
         customdata=[[plain(label), points(value)] for label, value in certificate.bounds],
         hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
     )
     figure = go.Figure(bars)
     ticks = [plain(short(label, 24)) for label in labels]
     figure.update_yaxes(tickvals=rows, ticktext=ticks, autorange="reversed", showgrid=False)
-    figure.update_xaxes(title="dDP of probabilities, percentage points", rangemode="tozero")
+    figure.update_xaxes(title="dDP of probabilities, percentage points", range=[0, 125 * max(values)])
     alt = "Bars of dDP. " + " ".join(f"{label}: {points(value)}." for label, value in certificate.bounds)
     table = Table(("", "dDP, points"), [(label, f"{100 * value:.2f}") for label, value in certificate.bounds])
     plot = finished(figure, 80 + 46 * len(rows), showlegend=False, bargap=0.35)
