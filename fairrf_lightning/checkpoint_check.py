@@ -21,7 +21,7 @@ def check_checkpoint(config: Namespace) -> None:
     path = config.get("ckpt_path")
     if not path or path in ("best", "last"):
         return
-    checkpoint = _load(path)
+    checkpoint = load_checkpoint(path)
     trained_on = _DATA_CLASSES & set(checkpoint)
     given = config.data.class_path.rpartition(".")[2] if config.get("data") else ""
     if trained_on and given in _DATA_CLASSES - trained_on:
@@ -30,7 +30,8 @@ def check_checkpoint(config: Namespace) -> None:
     _check_options(config.model, checkpoint.get("hyper_parameters", {}), path)
 
 
-def _load(path: str) -> dict[str, Any]:
+def load_checkpoint(path: str) -> dict[str, Any]:
+    """Return what a checkpoint of Lightning holds; say so if the file is none."""
     if not Path(path).is_file():
         raise InputError(f"--ckpt_path {path}: there is no such file.")
     try:

@@ -36,9 +36,11 @@ _DEFAULT_LOGGER = {
 
 # Commands of our own, imported when they are called; all others are those of LightningCLI.
 _COMMANDS = {
+    "certify": ("fairrf_lightning.certificate.command", "run_certify"),
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
     "report": ("fairrf_lightning.report.command", "run_report"),
+    "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
 }
 
 
@@ -162,7 +164,7 @@ def main(args: list[str] | None = None) -> None:
         if given and given[0] in _COMMANDS:
             _run_command(given[0], given[1:])
         else:
-            _run_lightning_cli(args)
+            run_lightning_cli(args)
     except (InputError, MisconfigurationException, ArgumentError) as error:
         _fail(error)
     except ValueError as error:
@@ -190,8 +192,9 @@ def _run_command(name: str, args: list[str]) -> None:
     command(args)
 
 
-def _run_lightning_cli(args: list[str] | None) -> None:
-    FairRFCLI(
+def run_lightning_cli(args: list[str] | None, cli_class: type[FairRFCLI] = FairRFCLI) -> FairRFCLI:
+    """Parse the arguments of a Lightning command, ``test`` for example, and run it."""
+    return cli_class(
         LightningModule,
         LightningDataModule,
         subclass_mode_model=True,

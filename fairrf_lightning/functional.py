@@ -239,16 +239,41 @@ def correlation_interval_multi(a: Tensor, b: Tensor, C: Tensor) -> tuple[Tensor,
 
     Positive semi-definiteness of the joint correlation matrix gives
     ``a' C^-1 b +- sqrt((1 - a' C^-1 a)(1 - b' C^-1 b))``; with one column it is Theorem 1.
+    With a singular ``C`` the columns are replaced by as many uncorrelated ones as it has rank.
 
     Args:
         a: Correlations of the columns with S, ``(..., K)``.
         b: Correlations of the columns with the prediction, ``(..., K)``.
         C: Correlation matrix of the columns, ``(..., K, K)``; may be singular.
+
+    Raises:
+        InputError: If no variable can have the correlations ``a``, or none ``b``, with such columns.
+
+    >>> a, b = torch.tensor([0.6, 0.6]), torch.tensor([0.0, 0.0])
+    >>> low, high = correlation_interval_multi(a, b, torch.eye(2))
+    >>> print(f"{low:.2f} {high:.2f}")
+    -0.53 0.53
     """
-    inverse: Tensor = torch.linalg.pinv(C, hermitian=True)
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), C.dtype)
+    wide = dtype if dtype.is_floating_point and C.device.type == "mps" else torch.float64
+    rounding = 10 * torch.finfo(dtype).eps ** 0.5
+    variances, directions = torch.linalg.eigh(C.to(wide))
+    # Leaving out a direction widens the interval; keeping one of no variance would divide noise by 0.
+    kept = variances > rounding / 10 * variances.amax(-1, keepdim=True)
+    spreads = torch.where(kept, variances, 1.0).sqrt()
 
-    def product(left: Tensor, right: Tensor) -> Tensor:
-        return (left * (inverse @ right.unsqueeze(-1)).squeeze(-1)).sum(-1)
+    def whitened(name: str, correlations: Tensor) -> Tensor:
+        along = (directions.mT @ correlations.to(wide).unsqueeze(-1)).squeeze(-1)
+        inside = torch.where(kept, along / spreads, 0.0)
+        beyond = torch.where(kept, 0.0, along.abs() - variances.clamp(min=0).sqrt())
+        if bool((inside.square().sum(-1) > 1 + rounding).any() or (beyond > rounding).any()):
+            raise InputError(
+                f"{name} = {correlations.tolist()}: no variable has these correlations with columns that "
+                "correlate with each other as C says; take all of them from the same rows."
+            )
+        return inside
 
-    radius = ((1 - product(a, a)).clamp(min=0) * (1 - product(b, b)).clamp(min=0)).sqrt()
-    return product(a, b) - radius, product(a, b) + radius
+    left, right = whitened("a", a), whitened("b", b)
+    unexplained = (1 - left.square().sum(-1)).clamp(min=0) * (1 - right.square().sum(-1)).clamp(min=0)
+    centre, radius = (left * right).sum(-1), unexplained.sqrt()
+    return (centre - radius).clamp(min=-1).to(dtype), (centre + radius).clamp(max=1).to(dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
@@ -31,6 +31,7 @@ from fairrf_lightning.datamodules.options import (
 )
 from fairrf_lightning.datamodules.quarantine import check_stand_ins
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.methods.ksmote import KSMOTE
 
 
@@ -120,6 +121,13 @@ class TabularDataModule(LightningDataModule, ABC):
     def read(self) -> pd.DataFrame:
         """Return the table: the target as 0/1, and the columns that may be inputs."""
 
+    def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
+        """Return columns as they are in the table, one line a row of it, to measure gaps by them."""
+        table = self.read()
+        for name in names:
+            check_column("groups", name, [column for column in table.columns if column != self.target])
+        return table[list(names)]
+
     def prepare_data(self) -> None:
         """Fetch the files; Lightning calls this in one process of each machine."""
         for file in self.files:
@@ -149,6 +157,13 @@ class TabularDataModule(LightningDataModule, ABC):
     def predict_dataloader(self) -> EpochBatches:
         """Return the test rows without target and S, with their row numbers."""
         return self._loader("test", ("inputs", "row"), self.eval_batch_size)
+
+    def rows_of(self, part: str) -> EpochBatches:
+        """Return all rows of ``train``, ``val`` or ``test`` once, in order, with S and row numbers.
+
+        This is for measuring: unlike the training batches those of ``train`` carry S, too.
+        """
+        return self._loader(part, ("inputs", "target", "related", "groups", "row"), self.eval_batch_size)
 
     @property
     def encoder(self) -> TableEncoder:
@@ -313,7 +328,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self.setup()
         rank, world_size = self._rank_and_world_size()
         tensors = {key: tensor for key, tensor in self._parts[part].items() if key in keys}
-        if part == "train" and self.ksmote is not None:
+        if part == "train" and self.ksmote is not None and "row" not in keys:  # made-up rows have no number
             tensors = self.ksmote.balance(tensors, self.split_seed)
         return TensorBatches(
             tensors,

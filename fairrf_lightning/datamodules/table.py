@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,13 @@ from fairrf_lightning.datamodules.streamed_table import StreamedTable
 from fairrf_lightning.datamodules.streaming import StreamedBatches
 from fairrf_lightning.datamodules.table_files import read_file
 from fairrf_lightning.datamodules.table_rows import labelled_rows, rows_to_predict
-from fairrf_lightning.datamodules.table_spec import MISSING_VALUES, Kind, Missing, TableSpec
+from fairrf_lightning.datamodules.table_spec import (
+    MISSING_VALUES,
+    Kind,
+    Missing,
+    TableSpec,
+    check_column,
+)
 from fairrf_lightning.errors import InputError
 
 
@@ -152,6 +158,20 @@ class TableDataModule(TabularDataModule):
             names = sorted(frame[self.sensitive].dropna().unique())
             check_group_names(self.sensitive, names, chosen=self.groups != "all")
         return frame.assign(**{self.target: labels(self.target, column, self._label_codes)})
+
+    def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
+        """Return columns of the rows that have a label, those named in ``drop`` among them."""
+        if self.path.is_dir():
+            raise InputError(
+                f"groups: other columns than S are not read from a directory ({self.path}); predict, join "
+                "the columns to the predictions and audit that file (--predictions)"
+            )
+        raw = read_file(self.path, self.encoding, self.delimiter)
+        for name in names:
+            check_column(
+                "groups", name, [column for column in raw.table.column_names if column != self.target]
+            )
+        return labelled_rows(raw, self.spec, self.encoder, beside=names)[list(names)]
 
     def predict_dataloader(self) -> EpochBatches:
         """Return all rows of the file, in order, with their row numbers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import torch
 from torch import Tensor
@@ -18,13 +20,16 @@ from fairrf_lightning.datamodules.table_files import RawTable
 from fairrf_lightning.datamodules.table_spec import TableSpec, check_columns
 
 
-def labelled_rows(raw: RawTable, spec: TableSpec, encoder: TableEncoder | None) -> pd.DataFrame:
+def labelled_rows(
+    raw: RawTable, spec: TableSpec, encoder: TableEncoder | None, beside: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return inputs, target and S of the rows that have a label.
 
     Args:
         raw: The table as read.
         spec: Meaning of its columns.
         encoder: Says which columns are inputs, if it has been learned before.
+        beside: Columns to return as categories, whether or not they are inputs.
     """
     columns = raw.table.column_names
     if encoder is None:
@@ -33,7 +38,7 @@ def labelled_rows(raw: RawTable, spec: TableSpec, encoder: TableEncoder | None) 
         kinds = kinds_of(encoder)
         check_columns(kinds, columns)
     features = list(kinds)
-    kinds |= {name: "category" for name in (spec.target, spec.sensitive) if name is not None}
+    kinds |= {name: "category" for name in (spec.target, spec.sensitive, *beside) if name is not None}
     frame = make_frame(raw.table, kinds, spec)
     kept = kept_rows(frame, features, spec, labelled=True)
     report_dropped(len(kept), int(kept.sum()), spec)

@@ -1,0 +1,208 @@
+"""The certified bound on the demographic parity gap of given rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairrf_lightning.certificate.dual import (
+    Array,
+    Box,
+    residual_spread,
+    second_moments,
+    weights_any,
+    weights_binary,
+)
+from fairrf_lightning.certificate.theorems import k_feature_interval
+from fairrf_lightning.errors import InputError
+
+_CELLS = 64  # an interval of shares is cut into so many, each with its own worst case
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class GapBound:
+    """What is certain of ``E[p | S=1] - E[p | S=0]`` on given rows.
+
+    Args:
+        low: Least possible gap.
+        high: Largest possible gap.
+        rho: Limits of the correlation of S with the prediction, for any S (not only a binary one).
+        by_method: Bounds of the absolute gap: ``share`` knows S's share only, ``paper`` is Theorem 2 for K
+            features, ``tight`` follows from positive semi-definiteness, ``binary`` also uses that S is 0 or 1.
+        spread: Standard deviation of the prediction.
+    """
+
+    low: float
+    high: float
+    rho: tuple[float, float]
+    by_method: dict[str, float]
+    spread: float
+
+    @property
+    def bound(self) -> float:
+        """The largest possible absolute gap."""
+        return max(self.high, -self.low)
+
+
+def gap_bound(
+    preds: Tensor,
+    related: Tensor,
+    correlations: Tensor | tuple[Tensor, Tensor],
+    share: float | tuple[float, float],
+) -> GapBound:
+    """Bound the gap between the groups of a binary S that was not seen.
+
+    The bound is certain for these rows, whatever S is, if S has the share and the correlations with the
+    columns that are given, on these rows. It holds for probabilities and for decisions (0 or 1) alike.
+
+    Args:
+        preds: Probabilities or decisions ``(N,)``.
+        related: Columns ``(N, K)``.
+        correlations: Correlations of S with the columns ``(K,)``, or their lower and upper limits.
+        share: Share of the rows with S = 1, or its lower and upper limit.
+
+    Raises:
+        InputError: If no S can have these correlations with these columns.
+
+    >>> preds = torch.tensor([0.1, 0.4, 0.6, 0.9])
+    >>> known = gap_bound(preds, torch.tensor([[0.0], [0.0], [1.0], [1.0]]), torch.tensor([1.0]), 0.5)
+    >>> print(f"{known.low:.3f} {known.high:.3f}")
+    0.500 0.500
+    """
+    box, limits = _checked(correlations, share, related.shape[-1])
+    values = preds.detach().cpu().double().numpy()
+    columns, varies = standardise(related.detach().cpu().double().numpy())
+    if len(values) != len(columns) or not np.isfinite(values).all():
+        raise InputError(f"preds: expected {len(columns)} finite numbers, one for each row of related.")
+    return box_bound(values, columns, Box(box.low[varies], box.high[varies]), limits)
+
+
+def box_bound(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -> GapBound:
+    """Do the work of :func:`gap_bound`, for columns that are standardised."""
+    spread = float(preds.std())
+    if np.ptp(preds) == 0:
+        return GapBound(0.0, 0.0, (0.0, 0.0), dict.fromkeys(("share", "paper", "tight", "binary"), 0.0), 0.0)
+    up, down = (_upper(sign * preds, columns, box, share) for sign in (1.0, -1.0))
+    _check_possible(up, down, spread)
+    high, low = min(up.tight, up.binary, 1.0), -min(down.tight, down.binary, 1.0)
+    root = roots(share)[0]
+    bounds = {
+        "share": max(up.share, down.share),
+        "paper": _paper_radius(preds, columns, box) * spread / root,
+        "tight": max(up.tight, down.tight, 0.0),
+        "binary": max(up.binary, down.binary, 0.0),
+    }
+    rho = (max(-down.covariance / spread, -1.0), min(up.covariance / spread, 1.0))
+    return GapBound(low, high, rho, {name: float(min(value, 1.0)) for name, value in bounds.items()}, spread)
+
+
+def standardise(columns: Array) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return the columns that vary with mean 0 and deviation 1, and which these are."""
+    mean, std = columns.mean(axis=0), columns.std(axis=0)
+    varies = (np.ptp(columns, axis=0) > 0) & (std > 1e-12 * np.abs(mean))
+    return (columns[:, varies] - mean[varies]) / std[varies], varies
+
+
+@dataclass(frozen=True)
+class _Upper:
+    covariance: float  # of the prediction with S standardised, any S
+    tight: float
+    binary: float
+    share: float
+
+
+def _upper(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -> _Upper:
+    moments = second_moments(preds, columns)
+    weights = weights_any(moments, box)
+    covariance = box.support(weights) + residual_spread(weights, moments)
+    ends = dict.fromkeys(share)
+    none = np.zeros_like(weights)
+    candidates = [none, weights, *(weights_binary(preds, columns, box, end, weights) for end in ends)]
+    return _Upper(
+        covariance,
+        tight=max(covariance / root for root in roots(share)),
+        binary=_binary_gap(preds, columns, box, share, candidates),
+        share=_binary_gap(preds, columns, box, share, [none]),
+    )
+
+
+def roots(share: tuple[float, float]) -> tuple[float, float]:
+    """Return the least and the largest sqrt(q (1 - q)) between two shares."""
+    ends = [math.sqrt(q * (1 - q)) for q in share]
+    return min(ends), 0.5 if share[0] <= 0.5 <= share[1] else max(ends)
+
+
+def share_edges(share: tuple[float, float]) -> Array:
+    """Cut an interval of shares into cells, and return their edges."""
+    return np.linspace(*share, _CELLS + 1) if share[0] < share[1] else np.array(share)
+
+
+def _binary_gap(
+    preds: Array, columns: Array, box: Box, share: tuple[float, float], candidates: Iterable[Array]
+) -> float:
+    edges = share_edges(share)
+    cells = list(pairwise(edges.tolist()))
+    bounds = np.full(len(cells), np.inf)
+    for weights in candidates:
+        support = box.support(weights)
+        tops = _top_sums(preds - preds.mean() - columns @ weights, edges)
+        found = [
+            max(support / root for root in roots(cell)) + top / roots(cell)[0] ** 2
+            for cell, top in zip(cells, tops, strict=True)
+        ]
+        bounds = np.minimum(bounds, found)
+    return float(bounds.max()) + 1e-9  # what rounding may have cost
+
+
+def _top_sums(residual: Array, edges: Array) -> Array:
+    """Return the largest T_q of the residual with q in each cell; T_q is concave in q."""
+    ordered = np.sort(residual)[::-1]
+    knots = np.arange(len(ordered) + 1) / len(ordered)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)]) / len(ordered)
+    peak: Array = np.clip(knots[sums.argmax()], edges[:-1], edges[1:])
+    top: Array = np.interp(peak, knots, sums)
+    return top
+
+
+def _paper_radius(preds: Array, columns: Array, box: Box) -> float:
+    if not columns.shape[1]:
+        return 1.0
+    least = np.maximum(np.maximum(box.low, -box.high), 0.0)
+    centred = preds - preds.mean()
+    with_preds = columns.T @ centred / (len(preds) * preds.std())
+    return k_feature_interval(torch.from_numpy(least), torch.from_numpy(with_preds))[1]
+
+
+def _check_possible(up: _Upper, down: _Upper, spread: float) -> None:
+    if up.covariance + down.covariance < -_TOLERANCE * spread or up.binary + down.binary < -_TOLERANCE:
+        raise ImpossibleError(
+            "correlations: no S can have these correlations with these columns on these rows. Take all of them, "
+            "and the share, from the same source; where a figure is rounded or another population's, give "
+            "an interval [low, high]."
+        )
+
+
+class ImpossibleError(InputError):
+    """No S can have the correlations that were given."""
+
+
+def _checked(
+    correlations: Tensor | tuple[Tensor, Tensor], share: float | tuple[float, float], num_columns: int
+) -> tuple[Box, tuple[float, float]]:
+    low, high = correlations if isinstance(correlations, tuple) else (correlations, correlations)
+    box = Box(*(part.detach().cpu().double().numpy() for part in (low, high)))
+    if box.low.shape != (num_columns,) or box.high.shape != (num_columns,):
+        raise InputError(f"correlations: expected {num_columns} numbers, one for each related column.")
+    if not ((box.low >= -1) & (box.low <= box.high) & (box.high <= 1)).all():
+        raise InputError("correlations: expected numbers from -1 to 1, and no lower limit above its upper one.")
+    limits = share if isinstance(share, tuple) else (share, share)
+    if not 0 < limits[0] <= limits[1] < 1:
+        raise InputError(f"share = {share}: expected a number between 0 and 1, or such limits, the lower first.")
+    return box, limits

@@ -1,0 +1,88 @@
+"""A bound for the population that the rows were drawn from."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import NormalDist
+
+import numpy as np
+
+from fairrf_lightning.certificate.dual import Array, Box, second_moments, weights_any, weights_binary
+from fairrf_lightning.certificate.gap import roots, share_edges, standardise
+
+FEWEST_ROWS = 400
+
+
+def population_bound(
+    preds: Array, related: Array, box: Box, share: tuple[float, float], level: float = 0.99, seed: int = 0
+) -> float | None:
+    """Return an upper confidence limit of the absolute gap in the population, or ``None`` for too few rows.
+
+    Correlations and share are those of the population. Half of the rows, drawn at random, choose the
+    weights y and a threshold t; on the other half, which is independent of them, the bound
+    ``sum_j max(a_j y_j) sd(x_j) sqrt(q (1 - q)) + mean((r - t)_+ - q (r - t))`` of the covariance of S and p
+    is a smooth function of means, for which a normal limit is taken. Three such limits for each sign of the
+    gap hold together at ``level`` by Bonferroni.
+
+    Args:
+        preds: Probabilities or decisions ``(N,)``, a random sample of the population's.
+        related: Columns of the same rows ``(N, K)``.
+        box: Correlations of S with the columns in the population.
+        share: Least and largest share of S = 1 in the population.
+        level: Confidence level as far as the rows are concerned.
+        seed: Seed of the halves.
+    """
+    if len(preds) < FEWEST_ROWS:
+        return None
+    order = np.random.default_rng(seed).permutation(len(preds))
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    columns, varies = standardise(related[first])
+    mean, std = related[first].mean(axis=0)[varies], related[first].std(axis=0)[varies]
+    kept = Box(box.low[varies], box.high[varies])
+    fresh = (related[second][:, varies] - mean) / std
+    z = NormalDist().inv_cdf(1 - (1 - level) / 6)
+    limits = [
+        _upper_limit(
+            sign * preds[second], fresh, kept, share, z, _chosen(sign * preds[first], columns, kept, share)
+        )
+        for sign in (1.0, -1.0)
+    ]
+    return float(np.clip(max(limits), 0.0, 1.0))
+
+
+def _chosen(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -> tuple[Array, float]:
+    worst = min(share, key=lambda q: q * (1 - q))
+    start = weights_any(second_moments(preds, columns), box) if np.ptp(preds) else np.zeros(columns.shape[1])
+    weights = weights_binary(preds, columns, box, worst, start)
+    return weights, float(np.quantile(preds - columns @ weights, 1 - sum(share) / 2))
+
+
+def _upper_limit(
+    preds: Array,
+    columns: Array,
+    box: Box,
+    share: tuple[float, float],
+    z: float,
+    chosen: tuple[Array, float],
+) -> float:
+    weights, threshold = chosen
+    size = len(preds)
+    centred = columns - columns.mean(axis=0)
+    spreads = centred.std(axis=0)
+    sides = np.maximum(weights * box.low, weights * box.high)
+    # What a row adds to sum_j side_j sd(x_j), to first order.
+    safe = np.where(spreads > 0, spreads, 1.0)
+    influence = (centred**2 - spreads**2) @ (sides / (2 * safe))
+    support = float(sides @ spreads) + z * float(influence.std()) / np.sqrt(size)
+    excess = preds - columns @ weights - threshold
+    ends = []
+    for q in share:
+        loss = np.maximum(excess, 0.0) - q * excess
+        ends.append(float(loss.mean() + z * loss.std() / np.sqrt(size)))
+    # The loss is linear in q, so limits at both ends are limits in between.
+    edges = share_edges(share)
+    tops = np.interp(edges, share, ends) if share[0] < share[1] else np.array(ends)
+    return max(
+        max(support / root for root in roots(cell)) + max(top) / roots(cell)[0] ** 2
+        for cell, top in zip(pairwise(edges.tolist()), pairwise(tops.tolist()), strict=True)
+    )
