@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.results_file import ResultsFile
-from fairrf_lightning.report.facts import Facts, Front
+from fairrf_lightning.report.certificate_facts import certificate_facts
+from fairrf_lightning.report.facts import Certificate, Facts, Front
 from fairrf_lightning.report.results_facts import grid_facts
 from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.report.run_report import run_facts
@@ -24,18 +25,33 @@ def run_report(args: Sequence[str]) -> None:
     add = parser.add_argument
     add("folder", type=str, help="Folder of a run, such as lightning_logs/version_0, or of a grid.")
     add("--grid", type=str, default=None, help="Folder of a grid whose settings are drawn around the run.")
+    add(
+        "--certificate",
+        type=str,
+        default=None,
+        help="What certify --output wrote; certificate.json by default.",
+    )
     add("--out", type=str, default=None, help="Where to write; the folder itself by default.")
     options = parser.parse_args(list(args))
     folder = Path(options.folder)
-    facts = _facts(folder, options.grid)
+    facts = _facts(folder, options)
     files = write_report(facts, options.out or folder)
     Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _facts(folder: Path, grid: str | None) -> Facts:
+def _facts(folder: Path, options: Namespace) -> Facts:
     if (folder / "results.csv").is_file():
         return grid_facts(_results(folder))
-    return run_facts(RunFolder(folder), front=None if grid is None else _front(grid))
+    run = RunFolder(folder)
+    front = None if options.grid is None else _front(options.grid)
+    return run_facts(run, front, _certificate(run, options.certificate))
+
+
+def _certificate(run: RunFolder, named: str | None) -> Certificate | None:
+    path = run.path / "certificate.json" if named is None else Path(named)
+    if named is None and not path.is_file():
+        return None
+    return certificate_facts(path, run.best_checkpoint)
 
 
 def _results(folder: Path) -> pd.DataFrame:

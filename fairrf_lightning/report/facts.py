@@ -170,20 +170,52 @@ class Training:
 
 
 @dataclass(frozen=True)
+class CertifiedGap:
+    """What is certain of dDP without S; shares between 0 and 1.
+
+    Args:
+        mode: Of decisions, ``hard``, or of probabilities, ``prob``.
+        low: Least possible rate of the group minus that of all others.
+        high: Largest possible.
+        by_method: Bounds of dDP by what they make use of.
+        population: Bound of dDP for the population of the rows.
+        measured: The truth, where the data tell S after all.
+    """
+
+    mode: str
+    low: float
+    high: float
+    by_method: Mapping[str, float]
+    population: float | None = None
+    measured: float | None = None
+
+    @property
+    def bound(self) -> float:
+        """The largest dDP that is possible."""
+        return max(self.high, -self.low)
+
+
+@dataclass(frozen=True)
 class Certificate:
     """What holds of dDP without S.
 
     Args:
         claim: The certified sentence.
-        bounds: Bounds and, where known, the truth, as ``(label, value)``, shares between 0 and 1.
-        assumptions: What it rests on.
-        rows: Further figures, as ``(label, value)``.
+        group: The group that is compared with all others.
+        source: Where the correlations are known from.
+        gaps: The bounds, of decisions and of probabilities.
+        correlations: Limits of each column's correlation with S.
+        share: Limits of the group's share.
+        statements: The certificate in plain words.
     """
 
     claim: str
-    bounds: Sequence[tuple[str, float]]
-    assumptions: Sequence[str] = ()
-    rows: Sequence[tuple[str, str]] = ()
+    group: str
+    source: str
+    gaps: Sequence[CertifiedGap]
+    correlations: Mapping[str, tuple[float, float]]
+    share: tuple[float, float]
+    statements: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from fairrf_lightning.report import wording
+from fairrf_lightning.report.certificate_figures import MODES, certificate_figures
 from fairrf_lightning.report.facts import SECTIONS, Facts
 from fairrf_lightning.report.figure import Figure
 from fairrf_lightning.report.front_figures import front_figures
 from fairrf_lightning.report.gap_figures import forest, group_bars
 from fairrf_lightning.report.markdown import escape_markdown
-from fairrf_lightning.report.training_figures import certificate_figure, training_figures
+from fairrf_lightning.report.training_figures import training_figures
 
 
 def render_page(facts: Facts) -> str:
@@ -28,6 +29,7 @@ def render_page(facts: Facts) -> str:
         facts=facts,
         figures=figures,
         plots=plots,
+        correlations=known_of(facts),
         # Our own files and plotly's: no text of the user's.
         style=_source(environment, "page.css"),
         script=_source(environment, "page.js"),
@@ -38,8 +40,17 @@ def render_page(facts: Facts) -> str:
 def render_card(facts: Facts) -> str:
     """Return the model card in Markdown."""
     environment = _environment(autoescape=False, finalize=escape_markdown)
-    text: str = environment.get_template("model_card.md").render(facts=facts)
+    text: str = environment.get_template("model_card.md").render(facts=facts, correlations=known_of(facts))
     return text
+
+
+def known_of(facts: Facts) -> list[tuple[str, str]]:
+    """Return what a certificate knew of S, as rows of a table."""
+    known = facts.certificate
+    if known is None:
+        return []
+    limits = [*known.correlations.items(), ("share of rows", known.share)]
+    return [(name, "not known" if ends == (-1, 1) else wording.limits(*ends)) for name, ends in limits]
 
 
 def figures_of(facts: Facts) -> Mapping[str, Sequence[Figure]]:
@@ -49,7 +60,7 @@ def figures_of(facts: Facts) -> Mapping[str, Sequence[Figure]]:
         "groups": group_bars(facts),
         "front": front_figures(facts.fronts),
         "training": [] if facts.training is None else training_figures(facts.training),
-        "certificate": [] if facts.certificate is None else [certificate_figure(facts.certificate)],
+        "certificate": [] if facts.certificate is None else certificate_figures(facts.certificate),
     }
 
 
@@ -65,6 +76,7 @@ def _environment(**options: Any) -> Environment:
     names = ("percent", "points", "interval", "number", "listing")
     environment.filters |= {name: getattr(wording, name) for name in names}
     environment.globals |= {
+        "modes": MODES,
         "sections": SECTIONS,
         "gap_words": wording.GAP_WORDS,
         "gap_meaning": wording.GAP_MEANING,

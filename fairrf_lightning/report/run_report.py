@@ -7,7 +7,7 @@ from dataclasses import replace
 from shlex import quote
 
 from fairrf_lightning.callbacks.run_record import package_versions
-from fairrf_lightning.report.facts import Absent, Estimate, Facts, Front, Gap, Point
+from fairrf_lightning.report.facts import Absent, Certificate, Estimate, Facts, Front, Gap, Point
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.run_facts import configuration, data_facts, measured, training
 from fairrf_lightning.report.run_folder import RunFolder
@@ -16,18 +16,19 @@ from fairrf_lightning.report.verdict import gaps_verdict, unmeasured_verdict
 _NO_S = "The data do not say which group a row belongs to, so no gap can be measured."
 
 
-def run_facts(run: RunFolder, front: Front | None = None) -> Facts:
+def run_facts(run: RunFolder, front: Front | None = None, certificate: Certificate | None = None) -> Facts:
     """Return the facts of a run.
 
     Args:
         run: The run's folder.
         front: Settings of a grid, to which the run's own point is added.
+        certificate: What is certain of the run's checkpoint.
     """
     data = data_facts(run)
     scope = (data.sensitive if data else None) or "S"
     split, accuracy, gaps = measured(run.metrics, scope)
     paths = training(run)
-    verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, None)
+    verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, certificate)
     subject = _subject(run)
     return Facts(
         title=f"{run.path.name} on {run.data_name}",
@@ -39,6 +40,7 @@ def run_facts(run: RunFolder, front: Front | None = None) -> Facts:
         gaps=gaps,
         fronts=[] if front is None else [_with_run(front, subject, accuracy, gaps)],
         training=paths,
+        certificate=certificate,
         data=data,
         configuration=configuration(run.config),
         versions=run.record.get("versions") or package_versions(),
@@ -77,10 +79,11 @@ def _with_run(front: Front, subject: str, accuracy: Estimate | None, gaps: Seque
 def _absent(run: RunFolder, *, has_s: bool) -> dict[str, Absent]:
     checkpoint = run.best_checkpoint or run.path / "checkpoints" / "last.ckpt"
     options = f"--ckpt_path {quote(str(checkpoint))} --data {run.data_name}"
+    certify = f"python train.py certify {options} --proxies proxies.yaml --output {run.path}/certificate.json"
     again = f"python train.py report {quote(str(run.path))}"
     why = "The run did not log any gap." if has_s else _NO_S
     return {
-        "gaps": Absent(why, f"python train.py certify {options} --proxies proxies.yaml"),
+        "gaps": Absent(why, f"{certify}\n{again}"),
         "groups": Absent(_NO_S, f"python train.py audit {options}"),
         "comparison": Absent(
             "Nothing was named to compare with. Train a model without the penalty and name its run.",
@@ -98,7 +101,7 @@ def _absent(run: RunFolder, *, has_s: bool) -> dict[str, Absent]:
         "certificate": Absent(
             "A bound on dDP that holds without S needs only published correlations of the related features "
             "with S, or a small sample where S is known.",
-            f"python train.py certify {options} --proxies proxies.yaml\n{again}",
+            f"{certify}\n{again}",
         ),
         "data": Absent("The run's data module is not one of ours, and run.json does not describe it."),
     }

@@ -1,4 +1,4 @@
-"""Lambda and the penalties over training, and what a certificate bounds."""
+"""Lambda and the penalties over training."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from fairrf_lightning.report.facts import Certificate, Path, Training
+from fairrf_lightning.report.facts import Path, Training
 from fairrf_lightning.report.figure import (
-    BLUE,
     DASHES,
     MUTED,
     SERIES,
-    SKY,
     SYMBOLS,
     Figure,
     Table,
@@ -20,7 +18,7 @@ from fairrf_lightning.report.figure import (
     plain,
     short,
 )
-from fairrf_lightning.report.wording import NONE, points
+from fairrf_lightning.report.wording import NONE
 
 _MOST_MARKERS = 40  # of epochs: beyond, a line alone is easier to read
 
@@ -32,32 +30,6 @@ def training_figures(training: Training) -> list[Figure]:
         ("penalty", "Penalty R of each related feature, validation split", training.penalties),
     )
     return [_paths(name, title, paths, training.chosen_epoch) for name, title, paths in shown if paths]
-
-
-def certificate_figure(certificate: Certificate) -> Figure:
-    """Return the bounds as bars."""
-    labels = [label for label, _ in certificate.bounds]
-    values = [value for _, value in certificate.bounds]
-    rows = list(range(len(values)))
-    bars = go.Bar(
-        x=[100 * value for value in values],
-        y=rows,
-        orientation="h",
-        marker={"color": [BLUE, *[SKY] * (len(rows) - 1)]},
-        text=[points(value) for value in values],
-        textposition="outside",
-        cliponaxis=False,
-        customdata=[[plain(label), points(value)] for label, value in certificate.bounds],
-        hovertemplate="<b>%{customdata[0]}</b><br>%{customdata[1]}<extra></extra>",
-    )
-    figure = go.Figure(bars)
-    ticks = [plain(short(label, 24)) for label in labels]
-    figure.update_yaxes(tickvals=rows, ticktext=ticks, autorange="reversed", showgrid=False)
-    figure.update_xaxes(title="dDP of probabilities, percentage points", range=[0, 125 * max(values)])
-    alt = "Bars of dDP. " + " ".join(f"{label}: {points(value)}." for label, value in certificate.bounds)
-    table = Table(("", "dDP, points"), [(label, f"{100 * value:.2f}") for label, value in certificate.bounds])
-    plot = finished(figure, 80 + 46 * len(rows), showlegend=False, bargap=0.35)
-    return Figure("certificate-bounds", "What is certified, and what is known", alt, plot, table)
 
 
 def _paths(name: str, title: str, paths: Sequence[Path], chosen: int | None) -> Figure:

@@ -59,6 +59,16 @@ def interval(estimate: Estimate, digits: int = 1, *, signed: bool = False) -> st
     return " to ".join(ends)
 
 
+def limits(low: float, high: float) -> str:
+    """Return the limits of a correlation or a share, as one number where they are the same.
+
+    >>> limits(0.1, 0.3)
+    '0.100 to 0.300'
+    """
+    ends = dict.fromkeys(_number(end, 3, signed=False) for end in (low, high))
+    return " to ".join(ends)
+
+
 def number(estimate: Estimate, digits: int = 2, *, signed: bool = False) -> str:
     """Return the estimate times 100, for a table whose heading has the unit."""
     return _number(100 * estimate.value, digits, signed=signed) if estimate.is_known else NONE

@@ -5,6 +5,7 @@ import pytest
 from fairrf_lightning.report.facts import (
     Absent,
     Certificate,
+    CertifiedGap,
     Data,
     Estimate,
     Facts,
@@ -60,10 +61,16 @@ def facts() -> Facts:
         fronts=[Front("5 settings", points, "Chosen without S.")],
         training=Training(paths, paths, 1, "the best val_objective"),
         certificate=Certificate(
-            "dDP is at most 20.0 points, whatever S is.",
-            [("certified bound", 0.2), (HOSTILE, 0.13)],
-            ["the correlations that were given"],
-            [("share of S", "0.32")],
+            "Without S, dDP of decisions is certified to be at most 20.0 points",
+            HOSTILE,
+            CLOSING,
+            [
+                CertifiedGap("hard", -0.2, 0.03, {"share": 0.5, "binary": 0.2}, 0.22, -0.13),
+                CertifiedGap("prob", -0.25, 0.05, {"share": 0.6, "binary": 0.25}),
+            ],
+            {"age": (-0.1, 0.02), HOSTILE: (-1.0, 1.0), "job": (0.25, 0.25)},
+            (0.32, 0.32),
+            ["Nothing is said of dEO."],
         ),
         data=Data(
             "adult",

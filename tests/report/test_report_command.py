@@ -1,5 +1,6 @@
 """``train.py report`` on the folders that ``fit`` and ``grid`` leave."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,25 @@ def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: 
     assert "checkpoints/last.ckpt" in page
 
 
+def test_a_certificate_in_the_folder_is_shown(cli: Cli) -> None:
+    cli(FIT)
+    (best,) = (RUN / "checkpoints").glob("epoch*.ckpt")
+    SyntheticDataModule(n_rows=500, seed=9).read().to_csv("sample.csv", index=False)
+    options = ["--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "2000"]
+    main(["certify", *options, "--audit-sample", "sample.csv", "--output", str(RUN / "certificate.json")])
+    main(["report", str(RUN)])
+    card = (RUN / "model_card.md").read_text(encoding="utf-8")
+    found = json.loads((RUN / "certificate.json").read_text())
+    assert f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95% conf" in card
+    assert f"{100 * found['rows']['prob']['bound']:.2f}" in card
+    assert "| income | " in card
+    assert "The certificate is about" not in card
+    (RUN / "certificate.json").rename("mine.json")
+    best.rename(best.with_name("other.ckpt"))
+    main(["report", str(RUN), "--certificate", "mine.json"])
+    assert "The certificate is about" in (RUN / "model_card.md").read_text(encoding="utf-8")
+
+
 def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
     grid = ["grid", "--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2", "--plot", "false"]
     main([*grid, "--eta", "0.5,1", "--seeds", "2"])
@@ -84,6 +104,8 @@ def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
         (["nowhere"], "nowhere: there is no such folder"),
         (["."], "no config.yaml in it"),
         (["run", "--grid", "nowhere"], "--grid nowhere: no results.csv"),
+        (["run", "--certificate", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["run", "--certificate", "run/config.yaml"], "this is no certificate"),
         (["broken"], "cannot be read"),
         (["list"], "expected named values, found list"),
         (["several"], "several data sets"),

@@ -67,5 +67,7 @@ def test_without_s_the_penalties_and_a_certificate_are_what_is_known() -> None:
     verdict = unmeasured_verdict(Estimate(0.8), training, None)
     assert verdict.tone == "unknown"
     assert "penalty on age is 0.100 on validation; its largest in training was 0.300" in verdict.sentences[1]
-    claimed = unmeasured_verdict(None, None, Certificate("dDP is at most 20 points.", []))
+    claimed = unmeasured_verdict(
+        None, None, Certificate("dDP is at most 20 points.", "Female", "", [], {}, (0.3, 0.3))
+    )
     assert claimed.title == "dDP is at most 20 points."
