@@ -41,7 +41,9 @@ _COMMANDS = {
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
     "report": ("fairrf_lightning.report.command", "run_report"),
     "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
+    "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
 }
+_EXTRAS = {"report": "report", "sweep": "sweep"}  # which extra brings the packages of a command; reproduce otherwise
 
 
 class FairRFCLI(LightningCLI):
@@ -186,8 +188,9 @@ def _run_command(name: str, args: list[str]) -> None:
     try:
         command = getattr(import_module(module), function)
     except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(name, "reproduce")
         raise InputError(
-            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[reproduce]'"
+            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[{extra}]'"
         ) from error
     command(args)
 

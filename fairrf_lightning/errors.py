@@ -14,6 +14,10 @@ class InputError(ValueError):
     """
 
 
+class DivergedError(InputError):
+    """Training has run into numbers that are not finite."""
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return the nearest choices as a question, then all of them.
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.functional import (
     Moments,
     Rule,
@@ -172,7 +172,7 @@ class RelatedFeaturePenalty(nn.Module):
         penalties = self.penalties(merge_moments(torch.stack(self._pending)))
         if not bool(penalties.isfinite().all()):
             values = dict(zip(self.feature_names, penalties.movedim(-1, 0).tolist(), strict=True))
-            raise InputError(
+            raise DivergedError(
                 f"the penalties {values} are not finite, so lambda cannot be solved for: "
                 "the predictions have diverged. Lower the learning rate or clip gradients."
             )

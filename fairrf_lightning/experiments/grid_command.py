@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from importlib import import_module
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from jsonargparse import Namespace
@@ -15,13 +12,13 @@ from rich.console import Console
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.command_options import data_maker, read_seeds
 from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
 from fairrf_lightning.experiments.progress import progress_bar
 from fairrf_lightning.experiments.recommend import recommend, summarise
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Schedule, Setting
-from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.penalty import Given
 from fairrf_lightning.report import Facts, end_with_report
@@ -31,9 +28,9 @@ from fairrf_lightning.short_names import ShortNameParser
 def run_grid(args: Sequence[str]) -> None:
     """Train eta x beta x seeds as one model, write the results and say which setting to take."""
     options = _parser().parse_args(list(args))
-    make_data = _data_maker(options)
+    make_data = data_maker(options)
     settings = list(_settings(options))
-    seeds = _seeds(options.seeds)
+    seeds = read_seeds(options.seeds)
     schedule = Schedule(options.epochs, options.pretrain_epochs, options.update_every, options.lr)
     if not options.max_accuracy_loss >= 0:
         raise InputError(f"--max_accuracy_loss {options.max_accuracy_loss}: expected 0 or more.")
@@ -100,15 +97,6 @@ def _parser() -> ShortNameParser:
     return parser
 
 
-def _data_maker(options: Namespace) -> MakeData:
-    if not options.get("data"):
-        raise InputError("no data: name a data set, for example --data adult.")
-    module, _, name = options.data.class_path.rpartition(".")
-    init_args: dict[str, Any] = vars(options.data.get("init_args")) if "init_args" in options.data else {}
-    init_args = {key: value for key, value in init_args.items() if key != "seed"}  # each seed is a split
-    return partial(getattr(import_module(module), name), **init_args)
-
-
 def _settings(options: Namespace) -> Iterator[Setting]:
     etas = _numbers("eta", options.eta)
     shared = {name: options[name] for name in ("backbone", "dropout", "statistic", "given", "rule")}
@@ -126,13 +114,3 @@ def _numbers(name: str, text: str) -> list[float]:
     except ValueError:
         raise InputError(f"--{name} {text}: expected numbers with commas, such as 0.2,0.4.") from None
     return list(dict.fromkeys(numbers))
-
-
-def _seeds(text: str) -> list[int]:
-    parts = text.strip("[] ").split(",")
-    if not all(part.strip().isdigit() for part in parts):
-        raise InputError(f"--seeds {text}: expected how many, such as 5, or the seeds, such as 0,7,42.")
-    numbers = [int(part) for part in parts]
-    if len(numbers) == 1 and numbers[0] < 1:
-        raise InputError(f"--seeds {text}: expected 1 or more.")
-    return list(range(numbers[0])) if len(numbers) == 1 else list(dict.fromkeys(numbers))

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.recommend import Recommendation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.figure import Figure
 
 _GAPS = {"eo_gap": "dEO  (equal opportunity gap)", "dp_gap": "dDP  (demographic parity gap)"}
 
@@ -37,31 +43,78 @@ def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title
         path: The files' path without its ending.
         title: Title of the figure.
     """
+    figure = _new_figure((10, 4.2), title)
+    for axes, (gap, label) in zip(figure.subplots(1, 2, sharey=True), _GAPS.items(), strict=True):
+        dots = _draw_points(axes, summary, f"test_{gap}", "test_acc")
+        marked = [(chosen.without_s, "o", "recommended, without S")]
+        if chosen.with_s is not None:
+            marked.append((chosen.with_s, "s", "smallest gaps, S on validation"))
+        for row, marker, name in marked:
+            _mark(axes, row[f"test_{gap}"], row["test_acc"], marker, name)
+        axes.set(xlabel=label, ylabel="accuracy" if gap == "eo_gap" else "")
+    axes.legend(fontsize="small")
+    figure.colorbar(dots, ax=axes, label="eta")
+    return _save(figure, path)
+
+
+def plot_trials(trials: pd.DataFrame, chosen: pd.Series, measure: str, path: Path, title: str) -> list[Path]:
+    """Draw validation accuracy against one measure as PNG and SVG and return the files.
+
+    Args:
+        trials: One row for each trial, with columns ``eta``, ``val_acc``, the measure, and their ``_std``.
+        chosen: The row to mark.
+        measure: The column of the measure that is to be small.
+        path: The files' path without its ending.
+        title: Title of the figure.
+    """
+    figure = _new_figure((6.4, 4.4), title)
+    axes = figure.subplots()
+    dots = _draw_points(axes, trials, measure, "val_acc")
+    _mark(axes, chosen[measure], chosen["val_acc"], "o", "chosen")
+    axes.set(xlabel=f"{measure}  (smaller is fairer)", ylabel="validation accuracy")
+    axes.legend(fontsize="small")
+    figure.colorbar(dots, ax=axes, label="eta")
+    return _save(figure, path)
+
+
+def _new_figure(size: tuple[float, float], title: str) -> Figure:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise InputError(
             "the plot needs matplotlib: pip install 'fairrf-lightning[plot]', or --plot false"
         ) from error
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title)
-    for axes, (gap, label) in zip(figure.subplots(1, 2, sharey=True), _GAPS.items(), strict=True):
-        x, y = summary[f"test_{gap}"], summary["test_acc"]
-        spread = (summary[f"test_{gap}_std"].fillna(0), summary["test_acc_std"].fillna(0))
-        axes.errorbar(x, y, spread[1], spread[0], fmt="none", ecolor="lightgray", zorder=1)
-        dots = axes.scatter(x, y, c=summary["eta"], cmap="viridis", zorder=3)
-        front = pareto_front(y, x)
-        axes.plot(x.iloc[front], y.iloc[front], color="gray", linewidth=1, zorder=2, label="Pareto front")
-        marked = [(chosen.without_s, "o", "recommended, without S")]
-        if chosen.with_s is not None:
-            marked.append((chosen.with_s, "s", "smallest gaps, S on validation"))
-        for row, marker, name in marked:
-            style = {"facecolors": "none", "edgecolors": "crimson", "linewidths": 1.5, "zorder": 4}
-            axes.scatter(row[f"test_{gap}"], row["test_acc"], s=130, marker=marker, label=name, **style)
-        axes.set(xlabel=label, ylabel="accuracy" if gap == "eo_gap" else "")
-        axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
-    figure.colorbar(dots, ax=axes, label="eta")
+    return figure
+
+
+def _draw_points(axes: Axes, rows: pd.DataFrame, gap: str, accuracy: str) -> PathCollection:
+    x, y = rows[gap], rows[accuracy]
+    spread = (rows[f"{gap}_std"].fillna(0), rows[f"{accuracy}_std"].fillna(0))
+    axes.errorbar(x, y, spread[1], spread[0], fmt="none", ecolor="lightgray", zorder=1)
+    dots = axes.scatter(x, y, c=rows["eta"], cmap="viridis", zorder=3)
+    front = pareto_front(y, x)
+    axes.plot(x.iloc[front], y.iloc[front], color="gray", linewidth=1, zorder=2, label="Pareto front")
+    axes.grid(alpha=0.3)
+    return dots
+
+
+def _mark(axes: Axes, x: float, y: float, marker: str, name: str) -> None:
+    axes.scatter(
+        x,
+        y,
+        s=130,
+        marker=marker,
+        label=name,
+        facecolors="none",
+        edgecolors="crimson",
+        linewidths=1.5,
+        zorder=4,
+    )
+
+
+def _save(figure: Figure, path: Path) -> list[Path]:
     files = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
     for file in files:
         figure.savefig(file, dpi=150)

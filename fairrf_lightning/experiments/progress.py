@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 @contextmanager
-def progress_bar(description: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(description: str, total: int) -> Iterator[Callable[[float], None]]:
     """Show a bar on stderr, and yield what moves it on; Lightning's chatter is kept down meanwhile."""
     loud = logging.getLogger("lightning.pytorch")
     level = loud.level

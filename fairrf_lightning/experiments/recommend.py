@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -42,15 +43,21 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
         summary: What :func:`summarise` returned; with a setting of eta 0.
         max_accuracy_loss: How much lower than that of eta 0 the mean validation accuracy may be.
     """
-    vanilla = summary.loc[summary["eta"] == 0, "val_acc"]
-    if vanilla.empty:
-        raise InputError("the budget of accuracy is relative to eta 0: add 0 to the etas.")
-    affordable = summary[summary["val_acc"] >= vanilla.max() - max_accuracy_loss]
+    affordable: Any = within_budget(summary, max_accuracy_loss)  # the stubs cannot tell a row from a table
     strongest = affordable[affordable["eta"] == affordable["eta"].max()]
     gaps = affordable.reindex(columns=["val_eo_gap", "val_dp_gap"]).sum(axis=1, skipna=False)
     without_s = strongest.loc[_mean_penalty(strongest).idxmin()]
     with_s = affordable.loc[gaps.idxmin()] if gaps.notna().any() else None
     return Recommendation(without_s, with_s)
+
+
+def within_budget(summary: pd.DataFrame, max_accuracy_loss: float) -> pd.DataFrame:
+    """Return the settings whose validation accuracy is near enough to the best one of eta 0."""
+    vanilla = summary.loc[summary["eta"] == 0, "val_acc"]
+    if vanilla.empty:
+        raise InputError("the budget of accuracy is relative to eta 0: add 0 to the etas.")
+    affordable: pd.DataFrame = summary[summary["val_acc"] >= vanilla.max() - max_accuracy_loss]
+    return affordable
 
 
 def _mean_penalty(summary: pd.DataFrame) -> pd.Series:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.results_file import ResultsFile, identity
@@ -17,6 +18,7 @@ from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
 from fairrf_lightning.experiments.stack import MakeData, Stack
 
 Advance = Callable[[int], None]
+Evaluate = Callable[[Stack], dict[str, Tensor]]
 
 
 class _ReportEpochs(Callback):
@@ -40,6 +42,7 @@ def run_settings(
     path: str | Path | None = None,
     advance: Advance | None = None,
     max_models: int = 128,
+    evaluate: Evaluate = Stack.evaluate,
 ) -> pd.DataFrame:
     """Train each setting with each seed and return one row for each model.
 
@@ -51,6 +54,7 @@ def run_settings(
         path: CSV file that rows are written to as they come; rows found there are not trained again.
         advance: Called with a number of model-epochs whenever so many are done.
         max_models: Most models in a stack; each finished stack is written.
+        evaluate: Returns the measures of a trained stack, ``(S, P)`` by name.
 
     Returns:
         Columns of the setting, ``seed``, ``best_epoch``, ``val_...`` and ``test_...`` measures of the
@@ -72,7 +76,7 @@ def run_settings(
         stack = Stack(make_data, chunk, chunk_seeds, schedule)
         models = len(chunk) * len(chunk_seeds)
         stack.fit([] if advance is None else [_ReportEpochs(advance, models)])
-        results.add(list(_measured(stack, missing)))
+        results.add(list(_measured(stack, evaluate(stack), missing)))
     return results.select([row["key"] for row in rows.values()])
 
 
@@ -96,8 +100,9 @@ def plan_stacks(
                 yield settings[start : start + size], some
 
 
-def _measured(stack: Stack, rows: dict[tuple[Setting, int], dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    values = stack.evaluate()
+def _measured(
+    stack: Stack, values: dict[str, Tensor], rows: dict[tuple[Setting, int], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
     data, penalty = stack.data.parts[0], stack.module.penalty
     for p, setting in enumerate(stack.settings):
         related = setting.related_in(data)

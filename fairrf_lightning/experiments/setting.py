@@ -13,6 +13,7 @@ from fairrf_lightning.penalty import Given
 BackboneName: TypeAlias = Literal["mlp", "linear", "svm"]
 LambdaRule: TypeAlias = Literal["kkt", "worst_case", "fixed"]
 
+DEFAULT_HIDDEN = (64, 32)
 _CHOICES: dict[str, tuple[str, ...]] = {
     "backbone": get_args(BackboneName),
     "rule": get_args(LambdaRule),
@@ -26,6 +27,7 @@ class Recipe(NamedTuple):
 
     backbone: BackboneName
     dropout: float
+    hidden: tuple[int, ...]
     statistic: Statistic
     given: Given
     rule: LambdaRule
@@ -46,6 +48,7 @@ class Setting:
         given: ``"all"`` rows or the ``"positives"``.
         backbone: ``"mlp"``, ``"linear"`` or ``"svm"``.
         dropout: Dropout of the MLP.
+        hidden: Sizes of the MLP's hidden layers.
         uses_sensitive: Whether S takes the place of the related features (ConstrainS). It then is in
             the training batches, for the penalty only; it stays no input of the model.
         method: A name for reports.
@@ -63,6 +66,7 @@ class Setting:
     given: Given = "all"
     backbone: BackboneName = "mlp"
     dropout: float = 0.1
+    hidden: tuple[int, ...] = DEFAULT_HIDDEN
     uses_sensitive: bool = False
     method: str = "fairrf"
 
@@ -78,9 +82,11 @@ class Setting:
     @property
     def recipe(self) -> Recipe:
         """What it has to share with other settings to be trained in one stack with them."""
-        # Dropout says nothing to a linear model: it must not keep equal recipes apart.
-        dropout = self.dropout if self.backbone == "mlp" else 0.0
-        return Recipe(self.backbone, dropout, self.statistic, self.given, self.rule, self.uses_sensitive)
+        # Dropout and layers say nothing to a linear model: they must not keep equal recipes apart.
+        dropout, hidden = (self.dropout, self.hidden) if self.backbone == "mlp" else (0.0, ())
+        return Recipe(
+            self.backbone, dropout, hidden, self.statistic, self.given, self.rule, self.uses_sensitive
+        )
 
     def related_in(self, data: TabularDataModule) -> tuple[str, ...]:
         """Return the related features on these data."""
@@ -93,7 +99,10 @@ class Setting:
     def as_row(self, data: TabularDataModule) -> dict[str, Any]:
         """Return its options as the values of a row of results."""
         joined = {"related": "+".join(self.related_in(data)), "removed": "+".join(self.removed)}
-        return {"method": self.method} | asdict(self) | joined
+        row = {"method": self.method} | asdict(self) | joined
+        if self.hidden == DEFAULT_HIDDEN:
+            del row["hidden"]  # so that rows written before there was a choice keep their key
+        return row
 
 
 @dataclass(frozen=True)

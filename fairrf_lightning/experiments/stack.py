@@ -70,12 +70,13 @@ class Stack:
         if select:
             self.best.restore(self.module)
 
-    def evaluate(self) -> dict[str, Tensor]:
+    def evaluate(self, stages: Sequence[str] = ("val", "test")) -> dict[str, Tensor]:
         """Return ``val_`` and ``test_`` measures of all models, ``(S, P)`` each."""
         trainer = _quiet_trainer()
+        runs = {"val": trainer.validate, "test": trainer.test}
         values: dict[str, Tensor] = {}
-        for stage, run in (("val", trainer.validate), ("test", trainer.test)):
-            run(self.module, datamodule=self.data, verbose=False)
+        for stage in stages:
+            runs[stage](self.module, datamodule=self.data, verbose=False)
             values |= {f"{stage}_{name}": value for name, value in self.module.results.items()}
         return values
 
@@ -125,7 +126,7 @@ def _check_feature(name: str, owners: dict[str, list[int]]) -> None:
 
 def _backbone_maker(recipe: Recipe) -> Callable[[int], nn.Module]:
     if recipe.backbone == "mlp":
-        return partial(MLP, dropout=recipe.dropout)
+        return partial(MLP, hidden=recipe.hidden, dropout=recipe.dropout)
     return Linear if recipe.backbone == "linear" else LinearSVM
 
 

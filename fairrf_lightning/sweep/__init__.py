@@ -1,0 +1,1 @@
+"""A search for settings with Optuna: batches of trials trained as stacks."""

@@ -1,0 +1,75 @@
+"""The trials as a table, and which of them to take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pandas as pd
+from optuna.trial import FrozenTrial, TrialState
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.recommend import within_budget
+from fairrf_lightning.sweep.objective import ACCURACY
+from fairrf_lightning.sweep.space import Space
+from fairrf_lightning.sweep.training import VANILLA
+
+
+def trials_frame(trials: Sequence[FrozenTrial], space: Space, measure: str) -> pd.DataFrame:
+    """Return one row for each finished trial, then one for the vanilla model of each structure.
+
+    Columns are ``trial`` (empty for vanilla models), the space's parameters, ``val_acc`` and the
+    measure, means over seeds with their ``_std``.
+    """
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    if not done:
+        reasons = [trial.user_attrs["diverged"] for trial in trials if "diverged" in trial.user_attrs]
+        raise InputError(f"no trial could be measured: {(reasons or ['none is finished'])[0]}")
+    rows = [_row(trial, trial.params, "", measure) | {"trial": trial.number} for trial in done]
+    frame = pd.DataFrame([*rows, *_vanilla_rows(done, space, measure)])
+    frame["eta"] = frame["eta"].fillna(space.setting({}).eta)  # where it is not searched
+    return frame[["trial", *(name for name in frame.columns if name != "trial")]].astype({"trial": "Int64"})
+
+
+def choose(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) -> pd.Series:
+    """Return the row with the smallest measure within a budget of validation accuracy.
+
+    The budget is the grid's: relative to the best vanilla model.
+    """
+    affordable = within_budget(frame, max_accuracy_loss)
+    return affordable.sort_values([measure, ACCURACY], ascending=[True, False], kind="stable").iloc[0]
+
+
+def params_of(row: pd.Series, space: Space) -> dict[str, Any]:
+    """Return the parameters of a row of :func:`trials_frame`, as plain values."""
+    found = {name: row[name] for name in ("eta", *space.distributions) if not pd.isna(row.get(name))}
+    return {name: value.item() if hasattr(value, "item") else value for name, value in found.items()}
+
+
+def write_trials(frame: pd.DataFrame, path: Path) -> None:
+    """Write the table as CSV; a reader, or another process, never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    frame.to_csv(unfinished, index=False)
+    unfinished.replace(path)
+
+
+def _vanilla_rows(trials: Sequence[FrozenTrial], space: Space, measure: str) -> Iterator[dict[str, Any]]:
+    seen: list[dict[str, Any]] = []
+    for trial in trials:
+        structure = space.structure(trial.params)
+        if structure not in seen:
+            seen.append(structure)
+            yield _row(trial, structure, VANILLA, measure) | {"eta": 0.0, "trial": None}
+
+
+def _row(trial: FrozenTrial, params: dict[str, Any], prefix: str, measure: str) -> dict[str, Any]:
+    row = dict(params)
+    for name in (ACCURACY, measure):
+        figures: list[float] = trial.user_attrs[prefix + name]
+        row[name] = mean(figures)
+        row[f"{name}_std"] = stdev(figures) if len(figures) > 1 else float("nan")
+    return row

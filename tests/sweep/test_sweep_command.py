@@ -1,0 +1,229 @@
+"""The command in one process: real Optuna, real SQLite, real training."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pandas as pd
+import pytest
+import yaml
+from optuna.trial import TrialState
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.experiments import Stack
+from fairrf_lightning.experiments.pareto import pareto_front
+
+SMALL = ["--data", "synthetic", "--data.n_rows", "600", "--epochs", "2", "--seeds", "2", "--batch", "3"]
+DATABASE = "sqlite:///sweep_synthetic/study.db"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+
+
+def trials_of(address: str = DATABASE) -> list[optuna.trial.FrozenTrial]:
+    return optuna.load_study(study_name="fairrf", storage=address).trials
+
+
+def sweep(*options: str) -> None:
+    main(["sweep", *SMALL, *options])
+
+
+def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
+    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tripwire(_: SyntheticDataModule) -> Any:
+        raise AssertionError("the sweep looked at the test rows")
+
+    Path("space.yaml").write_text(
+        "eta: {low: 0.1, high: 1}\nlr: [0.001, 0.003]\nhidden: [[16], [8, 4]]\n"
+        "update_every: 2\nrule: worst_case\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(SyntheticDataModule, "test_dataloader", tripwire)
+        sweep("--trials", "4", "--space", "space.yaml", "--data.seed", "5", "--seeds", "3,1")
+        before = pd.read_csv("sweep_synthetic/trials.csv")
+        sweep("--trials", "7", "--space", "space.yaml", "--data.seed", "5", "--seeds", "3,1")
+    trials = trials_of()
+    assert [trial.state for trial in trials] == [TrialState.COMPLETE] * 7
+    after = pd.read_csv("sweep_synthetic/trials.csv")
+    pd.testing.assert_frame_equal(after.iloc[:4], before.iloc[:4])
+    assert after["trial"].dropna().tolist() == list(range(7))
+    for name in ("pareto.png", "pareto.svg"):
+        assert Path("sweep_synthetic", name).stat().st_size > 10_000
+    printed = capsys.readouterr().out
+    assert "Pareto front of 7 trials" in printed
+    assert "S played no part in it; the test rows were not touched." in printed
+    assert "fit --config sweep_synthetic/chosen.yaml" in printed
+
+    vanilla = after.loc[after["eta"] == 0, "val_acc"].max()
+    chosen = after[after["val_acc"] >= vanilla - 0.01].sort_values("val_covariance").iloc[0]
+    config = yaml.safe_load(Path("sweep_synthetic/chosen.yaml").read_text())
+    assert config["model"]["init_args"]["eta"] == chosen["eta"]
+    cli("fit --config sweep_synthetic/chosen.yaml --trainer.logger csv")
+    log = pd.read_csv("lightning_logs/version_0/metrics.csv").dropna(subset="val_objective")
+    best = log.sort_values("val_objective").iloc[0]
+    prefix = "vanilla_" if chosen["eta"] == 0 else ""
+    measured = next(
+        trial.user_attrs[f"{prefix}val_acc"][0]
+        for trial in trials
+        if chosen["trial"] == trial.number or (prefix and trial.params["lr"] == chosen["lr"])
+    )
+    assert best["val_acc"] == pytest.approx(measured, abs=1e-6)
+    assert "Test" in capsys.readouterr().out
+
+
+def test_trials_of_a_batch_share_their_structure_and_can_be_repeated() -> None:
+    sweep("--trials", "6", "--out", "one", "--plot", "false")
+    sweep("--trials", "6", "--out", "two", "--plot", "false")
+    one, two = (pd.read_csv(f"{name}/trials.csv") for name in ("one", "two"))
+    pd.testing.assert_frame_equal(one, two)
+    assert not Path("one/pareto.png").exists()
+    structure = ["rule", "statistic", "pretrain_epochs", "lr"]
+    for first in (0, 3):
+        assert len(one.loc[first : first + 2, structure].drop_duplicates()) == 1
+        assert one.loc[first : first + 2, "eta"].nunique() == 3
+    assert one["lr"].nunique() == 2
+    vanilla = one[one["trial"].isna()]
+    assert len(vanilla) == 2
+    front = pareto_front(one["val_acc"][:6], one["val_covariance"][:6])
+    best = optuna.load_study(study_name="fairrf", storage="sqlite:///one/study.db").best_trials
+    assert set(front) <= {trial.number for trial in best}
+
+
+def test_s_has_no_part_in_an_s_free_sweep() -> None:
+    table = SyntheticDataModule(n_rows=600).read()
+    table.to_csv("with.csv", index=False)
+    table.drop(columns="group").to_csv("without.csv", index=False)
+    options = [
+        "--data",
+        "table",
+        "--data.target",
+        "label",
+        "--data.related",
+        "[height,income]",
+        "--trials",
+        "3",
+    ]
+    options += ["--epochs", "2", "--seeds", "1", "--plot", "false"]
+    main(["sweep", *options, "--data.path", "without.csv", "--out", "without"])
+    main(["sweep", *options, "--data.path", "with.csv", "--data.sensitive", "group", "--out", "with"])
+    assert Path("with/trials.csv").read_text() == Path("without/trials.csv").read_text()
+    with pytest.raises(SystemExit) as exit_info:
+        main(["sweep", *options, "--data.path", "without.csv", "--objective", "with_s:val_dp_gap"])
+    assert exit_info.value.code == 2
+
+
+def test_a_gap_may_be_the_objective_by_consent(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep("--trials", "2", "--objective", "with_s:val_eo_gap", "--plot", "false")
+    assert "val_eo_gap" in pd.read_csv("sweep_synthetic/trials.csv")
+    assert "S of the validation rows was used" in capsys.readouterr().out
+
+
+def test_an_interrupted_batch_is_trained_when_the_sweep_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit, calls = Stack.fit, []
+
+    def interrupted(self: Stack, *args: Any) -> None:
+        calls.append(len(self.settings))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        fit(self, *args)
+
+    monkeypatch.setattr(Stack, "fit", interrupted)
+    with pytest.raises(SystemExit) as exit_info:
+        sweep("--trials", "6")
+    assert exit_info.value.code == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    states = [trial.state for trial in trials_of()]
+    expected = {TrialState.COMPLETE: 3, TrialState.FAIL: 3, TrialState.WAITING: 3}
+    assert {state: states.count(state) for state in expected} == expected
+    sweep("--trials", "6")
+    trials = trials_of()
+    assert len(trials) == 9
+    assert [trial.params for trial in trials[3:6]] == [trial.params for trial in trials[6:]]
+    assert all(trial.state == TrialState.COMPLETE for trial in trials[6:])
+
+
+@pytest.mark.parametrize("rule", ["kkt", "fixed"])
+def test_a_trial_that_diverges_counts_and_spares_the_others(rule: str) -> None:
+    Path("space.yaml").write_text(
+        f"eta: [0.1, 0.5]\nlr: [0.001, 1.0e+30]\nrule: {rule}\nupdate_every: 1\npretrain_epochs: 0\n"
+    )
+    sweep("--trials", "8", "--space", "space.yaml", "--batch", "2", "--plot", "false")
+    trials = trials_of()
+    assert len(trials) == 8
+    bad = [trial for trial in trials if trial.params["lr"] > 1]
+    assert 0 < len(bad) < 8
+    assert all("not finite" in trial.user_attrs["diverged"] for trial in bad)
+    assert all(trial.state == TrialState.COMPLETE for trial in trials if trial not in bad)
+
+
+def test_a_sweep_in_which_all_diverge_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("space.yaml").write_text("eta: [0.1, 0.5]\nlr: 1.0e+30\n")
+    with pytest.raises(SystemExit) as exit_info:
+        sweep("--trials", "2", "--space", "space.yaml")
+    assert exit_info.value.code == 2
+    assert "no trial could be measured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--trials", "0"], "--trials 0: expected 1 or more"),
+        (["--workers", "0"], "--workers 0: expected 1 or more"),
+        (["--seed", "-1"], "--seed -1"),
+        (["--max_accuracy_loss", "-1"], "--max_accuracy_loss -1"),
+        (["--objective", "val_dp_gap"], "say so by --objective with_s:val_dp_gap"),
+        (["--objective", "covariance"], "did you mean 'val_covariance'"),
+        (["--storage", "mine.db"], "expected the address of a database, such as sqlite:///mine.db"),
+        (["--storage", "sqlite:///none/mine.db"], "there is no folder none"),
+        (["--storage", "sqlite:///notes.txt"], "this database cannot be used: "),
+        (["--storage", "mysql+nodriver://me:secret@host/db"], "--storage mysql+nodriver://me:***@host/db"),
+        (["--storage", "postgresql+psycopg2://me:secret@host/db"], "driver is not installed"),
+        (["--space", "none.yaml"], "--space none.yaml cannot be read"),
+        (["--space", "space.yaml"], "there is no parameter 'lrr'; did you mean 'lr'"),
+        (["--seeds", "x"], "--seeds x"),
+        (["--data.relatd", "[height]"], "relatd"),
+    ],
+)
+def test_bad_input_ends_in_a_few_lines_and_exit_code_2(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("notes.txt").write_text("no database " * 500)
+    Path("space.yaml").write_text("lrr: [0.1]")
+    with pytest.raises(SystemExit) as exit_info:
+        sweep(*options)
+    printed = capsys.readouterr().err
+    assert exit_info.value.code == 2
+    assert message in printed
+    assert "secret" not in printed
+    assert len(printed.splitlines()) <= 6
+
+
+def test_a_study_with_other_options_is_not_mixed_up(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep("--trials", "1", "--plot", "false")
+    with pytest.raises(SystemExit):
+        sweep("--trials", "2", "--objective", "val_correlation", "--data.seed", "3")
+    assert "was started with other options (data seed, objective)" in capsys.readouterr().err
+    sweep("--trials", "1", "--plot", "false", "--objective", "val_correlation", "--study", "other")
+
+
+def test_without_optuna_the_extra_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("fairrf_lightning.sweep")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SystemExit):
+        sweep()
+    assert (
+        "sweep needs the package optuna; run: pip install 'fairrf-lightning[sweep]'"
+        in capsys.readouterr().err
+    )
