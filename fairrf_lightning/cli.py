@@ -43,7 +43,10 @@ _COMMANDS = {
     "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
     "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
 }
-_EXTRAS = {"report": "report", "sweep": "sweep"}  # which extra brings the packages of a command; reproduce otherwise
+_EXTRAS = {
+    "report": "report",
+    "sweep": "sweep",
+}  # which extra brings the packages of a command; reproduce otherwise
 
 
 class FairRFCLI(LightningCLI):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -42,18 +43,22 @@ def run_grid(args: Sequence[str]) -> None:
         results = run_settings(
             make_data, settings, seeds, schedule, path=folder / "results.csv", advance=advance
         )
-    summary = summarise(results)
-    chosen = recommend(summary, options.max_accuracy_loss)
-    files = [folder / "results.csv"]
-    if options.plot and chosen.with_s is not None:
-        title = f"{name}: test split, mean and standard deviation of {len(seeds)} seeds"
-        files += plot_pareto(summary, chosen, folder / "pareto", title)
+    _finish(results, options, data, folder)
+
+
+def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, folder: Path) -> None:
+    summary, num_seeds = summarise(results), results["seed"].nunique()
     budget = options.max_accuracy_loss
-    hint = ""
+    chosen = recommend(summary, budget)
+    files, hint = [folder / "results.csv"], ""
+    if options.plot and chosen.with_s is not None:
+        name = getattr(data, "name", type(data).__name__)
+        title = f"{name}: test split, mean and standard deviation of {num_seeds} seeds"
+        files += plot_pareto(summary, chosen, folder / "pareto", title)
     if options.report:
         written, hint = end_with_report(partial(_facts, results, budget, data), folder)
         files += written
-    print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=len(seeds), files=files)
+    print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=num_seeds, files=files)
     if hint:
         Console().print(hint, highlight=False, markup=False, soft_wrap=True)
 

@@ -31,7 +31,7 @@ def _figure(front: Front, settings: Sequence[Point], gap: str, name: str) -> Fig
     best = _best(settings, gap)
     figure.add_trace(
         go.Scatter(
-            x=[100 * point.gaps[gap] for point in best],
+            x=[_scale(gap) * point.gaps[gap] for point in best],
             y=[100 * point.accuracy for point in best],
             mode="lines",
             line={"color": MUTED, "width": 1.5, "dash": "dot"},
@@ -45,23 +45,24 @@ def _figure(front: Front, settings: Sequence[Point], gap: str, name: str) -> Fig
     for point in settings:
         if point.mark:
             _mark(figure, point, gap)
-    figure.update_xaxes(title=f"{gap}, percentage points (smaller is fairer)", rangemode="tozero")
+    figure.update_xaxes(title=_axis(gap), rangemode="tozero")
     figure.update_yaxes(title="accuracy", ticksuffix=" %", nticks=6)
     chosen = next((point for point in settings if point.mark == "chosen"), None)
-    alt = f"Accuracy against {gap}, the {GAP_WORDS[gap]}, of {len(settings)} settings; {len(best)} of them"
+    alt = f"Accuracy against {_words(gap)}, of {len(settings)} settings; {len(best)} of them"
     alt += " are not beaten in both."
     if chosen is not None:
-        alt += f" Chosen: {chosen.label}, accuracy {percent(chosen.accuracy)}, {points(chosen.gaps[gap])}."
+        alt += f" Chosen: {chosen.label}, accuracy {percent(chosen.accuracy)}, {_size(chosen, gap)}."
     return Figure(name, f"{front.title}: {gap}", alt, finished(figure, 400), _table(settings, gap, best))
 
 
 def _dots(points_of: Sequence[Point], gap: str, series: str, index: int) -> go.Scatter:
     def spread(name: str) -> dict[str, object]:
-        widths = [100 * _or_zero(point.spread.get(name, 0.0)) for point in points_of]
+        scale = 100 if name == "accuracy" else _scale(name)
+        widths = [scale * _or_zero(point.spread.get(name, 0.0)) for point in points_of]
         return {"type": "data", "array": widths, "color": LINE, "thickness": 1, "width": 0}
 
     return go.Scatter(
-        x=[100 * point.gaps[gap] for point in points_of],
+        x=[_scale(gap) * point.gaps[gap] for point in points_of],
         y=[100 * point.accuracy for point in points_of],
         mode="markers",
         name=plain(series),
@@ -73,13 +74,13 @@ def _dots(points_of: Sequence[Point], gap: str, series: str, index: int) -> go.S
         },
         error_x=spread(gap),
         error_y=spread("accuracy"),
-        customdata=[[plain(point.label)] for point in points_of],
-        hovertemplate="<b>%{customdata[0]}</b><br>accuracy %{y:.1f}<br>gap %{x:.1f} points<extra></extra>",
+        customdata=[[plain(point.label), _size(point, gap)] for point in points_of],
+        hovertemplate="<b>%{customdata[0]}</b><br>accuracy %{y:.1f}<br>%{customdata[1]}<extra></extra>",
     )
 
 
 def _mark(figure: go.Figure, point: Point, gap: str) -> None:
-    place = {"x": 100 * point.gaps[gap], "y": 100 * point.accuracy}
+    place = {"x": _scale(gap) * point.gaps[gap], "y": 100 * point.accuracy}
     ring = {"size": 20, "color": "rgba(0,0,0,0)", "line": {"color": INK, "width": 2}}
     figure.add_trace(
         go.Scatter(
@@ -110,17 +111,41 @@ def _table(settings: Sequence[Point], gap: str, best: Sequence[Point]) -> Table:
             point.series,
             point.label,
             _with_spread(point.accuracy, point.spread.get("accuracy", math.nan)),
-            _with_spread(point.gaps[gap], point.spread.get(gap, math.nan)),
+            _with_spread(point.gaps[gap], point.spread.get(gap, math.nan), gap),
             "yes" if point in best else "no",
             point.mark,
         )
         for point in settings
     ]
-    return Table(("method", "setting", "accuracy, %", f"{gap}, points", "not beaten", ""), rows)
+    return Table(
+        ("method", "setting", "accuracy, %", f"{gap}, points" if gap in GAP_WORDS else gap, "not beaten", ""),
+        rows,
+    )
 
 
-def _with_spread(value: float, spread: float) -> str:
-    return f"{100 * value:.2f}" + ("" if math.isnan(spread) else f" ± {100 * spread:.2f}")
+def _with_spread(value: float, spread: float, gap: str = "dDP") -> str:
+    scale, digits = _scale(gap), 2 if gap in GAP_WORDS else 4
+    text = f"{scale * value:.{digits}f}"
+    return text if math.isnan(spread) else f"{text} ± {scale * spread:.{digits}f}"
+
+
+def _scale(gap: str) -> int:
+    """Gaps are shown in percentage points; other measures, such as a mean penalty, as they are."""
+    return 100 if gap in GAP_WORDS else 1
+
+
+def _axis(gap: str) -> str:
+    unit = ", percentage points" if gap in GAP_WORDS else ""
+    return f"{plain(gap)}{unit} (smaller is fairer)"
+
+
+def _words(gap: str) -> str:
+    return f"{gap}, the {GAP_WORDS[gap]}" if gap in GAP_WORDS else gap
+
+
+def _size(point: Point, gap: str) -> str:
+    value = point.gaps[gap]
+    return f"{gap} {points(value) if gap in GAP_WORDS else f'{value:.4f}'}"
 
 
 def _or_zero(value: float) -> float:

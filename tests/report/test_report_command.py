@@ -124,3 +124,18 @@ def test_wrong_folders_are_explained(
         main(["report", *arguments])
     assert exit_info.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_a_sweep_ends_with_a_report_of_the_validation_rows(cli: Cli) -> None:
+    del cli  # for its folder
+    sweep = ["sweep", "--data", "synthetic", "--data.n_rows", "1000", "--trials", "3", "--plot", "false"]
+    main([*sweep, "--epochs", "2", "--seeds", "2"])
+    card = Path("sweep_synthetic/model_card.md").read_text(encoding="utf-8")
+    trials = pd.read_csv("sweep_synthetic/trials.csv")
+    assert f"| {trials['val_covariance'].iloc[0]:.4f} |" in card
+    assert "S played no part in it" in card
+    page = Path("sweep_synthetic/report.html").read_text(encoding="utf-8")
+    assert "3 trials: val_covariance" in page
+    assert "python train.py fit --config sweep_synthetic/chosen.yaml" in page
+    main([*sweep, "--epochs", "1", "--seeds", "1", "--out", "gap", "--objective", "with_s:val_dp_gap"])
+    assert "S of the validation rows was used" in Path("gap/model_card.md").read_text(encoding="utf-8")
