@@ -293,9 +293,15 @@ class Facts:
     absent: Mapping[str, Absent] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
+    def has(self, section: str) -> bool:
+        """Whether there are facts for one of :data:`SECTIONS`."""
+        names = {"comparison": "other", "front": "fronts"}
+        return bool(getattr(self, names.get(section, section)))
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values; NaN becomes ``None``, as JSON has it."""
         plain: dict[str, Any] = _without_nan(asdict(self))
+        plain["absent"] = {name: why for name, why in plain["absent"].items() if not self.has(name)}
         return plain
 
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from shlex import quote
 
 from fairrf_lightning.callbacks.run_record import package_versions
-from fairrf_lightning.report.facts import Absent, Certificate, Estimate, Facts, Front, Gap, Point
+from fairrf_lightning.report.checkpoint_facts import accuracy_of, evaluate, gaps_of, groups_of
+from fairrf_lightning.report.facts import (
+    Absent,
+    Certificate,
+    Data,
+    Estimate,
+    Facts,
+    Front,
+    Gap,
+    GroupRates,
+    Point,
+)
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.run_facts import configuration, data_facts, measured, training
 from fairrf_lightning.report.run_folder import RunFolder
@@ -24,28 +35,48 @@ def run_facts(run: RunFolder, front: Front | None = None, certificate: Certifica
         front: Settings of a grid, to which the run's own point is added.
         certificate: What is certain of the run's checkpoint.
     """
-    data = data_facts(run)
-    scope = (data.sensitive if data else None) or "S"
-    split, accuracy, gaps = measured(run.metrics, scope)
-    paths = training(run)
+    data, paths = data_facts(run), training(run)
+    found = _measure(run, data)
+    gaps, accuracy = found.gaps, found.accuracy
     verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, certificate)
     subject = _subject(run)
     return Facts(
         title=f"{run.path.name} on {run.data_name}",
         subject=subject,
-        split=split,
+        split=found.split,
         made=now(),
         verdict=verdict,
         accuracy=accuracy,
         gaps=gaps,
+        groups=found.groups,
         fronts=[] if front is None else [_with_run(front, subject, accuracy, gaps)],
         training=paths,
         certificate=certificate,
         data=data,
         configuration=configuration(run.config),
         versions=run.record.get("versions") or package_versions(),
-        absent=_absent(run, has_s=bool(gaps)),
+        absent=_absent(run, found.why),
     )
+
+
+@dataclass(frozen=True)
+class _Measured:
+    split: str
+    accuracy: Estimate | None
+    gaps: Sequence[Gap]
+    groups: Sequence[GroupRates]
+    why: str  # there are no groups
+
+
+def _measure(run: RunFolder, data: Data | None) -> _Measured:
+    """Look at the best checkpoint again; where that cannot be, take what the run logged."""
+    split, accuracy, gaps = measured(run.metrics, (data.sensitive if data else None) or "S")
+    if data is None or data.sensitive is None:
+        return _Measured(split, accuracy, gaps, [], _NO_S)
+    rows = evaluate(run)
+    if isinstance(rows, Absent):
+        return _Measured(split, accuracy, gaps, [], rows.reason)
+    return _Measured("test split", accuracy_of(rows), gaps_of(rows), groups_of(rows), "")
 
 
 def _subject(run: RunFolder) -> str:
@@ -76,15 +107,14 @@ def _with_run(front: Front, subject: str, accuracy: Estimate | None, gaps: Seque
     return Front(front.title, points, rule)
 
 
-def _absent(run: RunFolder, *, has_s: bool) -> dict[str, Absent]:
+def _absent(run: RunFolder, why: str) -> dict[str, Absent]:
     checkpoint = run.best_checkpoint or run.path / "checkpoints" / "last.ckpt"
     options = f"--ckpt_path {quote(str(checkpoint))} --data {run.data_name}"
     certify = f"python train.py certify {options} --proxies proxies.yaml --output {run.path}/certificate.json"
     again = f"python train.py report {quote(str(run.path))}"
-    why = "The run did not log any gap." if has_s else _NO_S
     return {
         "gaps": Absent(why, f"{certify}\n{again}"),
-        "groups": Absent(_NO_S, f"python train.py audit {options}"),
+        "groups": Absent(why, f"python train.py audit {options}"),
         "comparison": Absent(
             "Nothing was named to compare with. Train a model without the penalty and name its run.",
             f"python train.py fit --data {run.data_name} --model.eta 0\n"

@@ -11,7 +11,8 @@ from fairrf_lightning.report.wording import GAP_SUBJECT, interval, listing, perc
 def comparison_verdict(
     gaps: Sequence[Gap], other: str, accuracy: Estimate | None, other_accuracy: Estimate | None
 ) -> Verdict:
-    """Say whether the model is fairer than the other, by the intervals of the differences."""
+    """Say whether decisions are fairer than the other model's, by the intervals of the differences."""
+    gaps = [gap for gap in gaps if gap.mode == "hard"]
     changes = {_name(gap, gaps): gap.change for gap in gaps if gap.change is not None}
     by_change = {
         change: [name for name, of in changes.items() if of == change] for change in changes.values()
@@ -34,7 +35,8 @@ def comparison_verdict(
 
 
 def gaps_verdict(gaps: Sequence[Gap], accuracy: Estimate | None) -> Verdict:
-    """Say which gaps are shown by their intervals, and how large the others may be."""
+    """Say which gaps of decisions are shown by their intervals, and how large the others may be."""
+    gaps = [gap for gap in gaps if gap.mode == "hard"]
     known = [gap for gap in gaps if gap.estimate.has_interval]
     shown = [gap for gap in known if gap.estimate.low > 0]
     sentences = [*_sizes(gaps), *_accuracy(accuracy, None)]
@@ -69,13 +71,12 @@ def _in(names: Sequence[str], changes: Mapping[str, object]) -> str:
 
 def _name(gap: Gap, gaps: Sequence[Gap]) -> str:
     several = len({of.scope for of in gaps}) > 1
-    mode = " of probabilities" if gap.mode == "prob" else ""
-    return f"{gap.name}{mode} ({gap.scope})" if several else f"{gap.name}{mode}"
+    return f"{gap.name} ({gap.scope})" if several else gap.name
 
 
 def _differences(gaps: Sequence[Gap]) -> Iterator[str]:
     for gap in gaps:
-        if gap.difference is None or gap.other is None or gap.mode == "prob":
+        if gap.difference is None or gap.other is None:
             continue
         if not gap.difference.is_known:
             yield f"{_name(gap, gaps)} is not estimable."
@@ -88,8 +89,6 @@ def _differences(gaps: Sequence[Gap]) -> Iterator[str]:
 
 def _sizes(gaps: Sequence[Gap]) -> Iterator[str]:
     for gap in gaps:
-        if gap.mode == "prob":
-            continue
         if not gap.estimate.has_interval:
             yield f"{_name(gap, gaps)} is not estimable{': ' + gap.note if gap.note else ''}."
             continue

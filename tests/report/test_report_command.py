@@ -30,7 +30,9 @@ def test_a_run_is_reported_with_the_figures_that_it_logged(
         for gap in ("eo", "dp", "eodds"):
             assert f"{100 * last[f'test_{gap}_gap']:.2f}" in text
         assert "group was not seen in training" in text
-        assert "python train.py certify" in page
+        assert "false positive rate" in text
+    assert "python train.py certify" in page
+    assert "python train.py audit" not in page, "the groups were looked at"
     assert "The checkpoint of epoch" in card
     assert re.search(r"\| income \| lambda \| 0\.\d{4}", card)
 
@@ -56,7 +58,21 @@ def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: 
     main(["report", str(RUN)])
     page = (RUN / "report.html").read_text(encoding="utf-8")
     assert "The run has no metrics.csv" in page
+    assert "The run has kept no checkpoint" in page
     assert "checkpoints/last.ckpt" in page
+
+
+def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
+    SyntheticDataModule(n_rows=1000).read().to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    cli(f"fit --data table {options} --data.sensitive group {SHORT}")
+    Path("mine.csv").unlink()
+    main(["report", str(RUN)])
+    page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
+    last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
+    assert f"{100 * last['test_dp_gap']:.2f}" in card
+    assert "The checkpoint could not be looked at again" in page
+    assert "mine.csv" in page
 
 
 def test_a_certificate_in_the_folder_is_shown(cli: Cli) -> None:
