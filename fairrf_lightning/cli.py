@@ -36,8 +36,10 @@ _DEFAULT_LOGGER = {
 
 # Commands of our own, imported when they are called; all others are those of LightningCLI.
 _COMMANDS = {
+    "audit": ("fairrf_lightning.audit.command", "run_audit"),
     "certify": ("fairrf_lightning.certificate.command", "run_certify"),
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
+    "labels": ("fairrf_lightning.audit.labels", "run_labels"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
     "report": ("fairrf_lightning.report.command", "run_report"),
     "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),

@@ -7,6 +7,7 @@ split ``train`` is asked for by name.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -87,6 +88,8 @@ def evaluate_checkpoint(
     """
     if split not in get_args(Split):
         raise InputError(f"--split {split}: no such split; {did_you_mean(split, get_args(Split))}")
+    # Lightning warns of arguments given to it while there are others on the command line.
+    warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
     restored = run_lightning_cli(["test", *args], _RestoreCLI)
     model, data = restored.model, restored.datamodule
     if not isinstance(model, FairRFModule) or not isinstance(data, TabularDataModule):

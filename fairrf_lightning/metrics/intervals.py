@@ -1,12 +1,11 @@
-"""Confidence intervals for rates, and for the gap between the rates of groups.
+"""Confidence intervals for rates, and for the mean deviation between the rates of groups.
 
-Every gap here is the maximum over a finite set of linear contrasts of the group rates: the largest
-difference over pairs of groups, the mean absolute deviation over patterns of signs. Each contrast
-gets a MOVER interval (Zou & Donner 2008, Statistics in Medicine 27:1693) from the limits of the
-single rates; with Wilson limits and two groups that is method 10 of Newcombe (1998, Statistics in
-Medicine 17:873). If all these intervals hold at once, so does the interval from the largest lower
-to the largest upper limit. A Bonferroni correction over the contrasts makes that happen at least at
-the nominal level (as far as the single intervals do), so with many groups it is conservative.
+The gap between the largest and the smallest rate has an interval of its own, in ``gap_interval.py``.
+The mean absolute deviation is the maximum over patterns of signs of linear contrasts of the rates. Each
+contrast gets a MOVER interval (Zou & Donner 2008, Statistics in Medicine 27:1693) from the limits of the
+single rates. If all these intervals hold at once, so does the interval from the largest lower to the
+largest upper limit. A Bonferroni correction over the contrasts makes that happen at least at the nominal
+level (as far as the single intervals do), so with many groups it is conservative.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def wilson_interval(
     >>> print(f"{low:.3f} {high:.3f}")
     0.490 0.943
     """
-    z = _normal_quantile(level)
+    z = normal_quantile(level)
     x, n = torch.as_tensor(successes).double(), torch.as_tensor(total).double()
     rate = x / n
     centre = (x + z**2 / 2) / (n + z**2)
@@ -56,22 +55,11 @@ def mean_interval(
         squares: Sum of the squared values.
         level: Confidence level between 0 and 1.
     """
-    z = _normal_quantile(level)
+    z = normal_quantile(level)
     mean = total / count
     variance = ((squares - total * mean) / (count - 1)).clamp(min=0)
     half = (z * (variance / count).sqrt()).masked_fill(count <= 1, torch.nan)
     return (mean - half).clamp(min=0), (mean + half).clamp(max=1)
-
-
-def gap_contrasts(num_groups: int) -> Tensor:
-    """Return the differences of all pairs of groups, each pair once.
-
-    >>> gap_contrasts(2)
-    tensor([[ 1., -1.]], dtype=torch.float64)
-    """
-    first, second = torch.triu_indices(num_groups, num_groups, offset=1)
-    unit = torch.eye(num_groups, dtype=torch.float64)
-    return unit[first] - unit[second]
 
 
 def mean_deviation_contrasts(num_groups: int) -> Tensor:
@@ -149,6 +137,7 @@ def _check_level(level: float) -> None:
         raise InputError(f"level is {level}, expected a number between 0 and 1: try level=0.95")
 
 
-def _normal_quantile(level: float) -> float:
+def normal_quantile(level: float) -> float:
+    """Return the half width, in standard errors, of a normal interval at ``level``."""
     _check_level(level)
     return -NormalDist().inv_cdf((1 - level) / 2)

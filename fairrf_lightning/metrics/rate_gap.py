@@ -3,7 +3,8 @@
 Each metric counts, for each group, rows and predicted positives (``mode="hard"``) or adds up
 the predicted probabilities (``mode="prob"``). The counts are summed over batches and processes, so
 the result depends neither on the batch size nor on which groups a batch holds. A group without the
-rows it needs gives NaN and a warning, never 0. ``intervals.py`` tells how the intervals are made.
+rows it needs gives NaN and a warning, never 0. ``gap_interval.py`` tells how the
+intervals are made.
 """
 
 from __future__ import annotations
@@ -19,13 +20,10 @@ from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics import intervals
+from fairrf_lightning.metrics.gap_interval import RateSample, gap_interval
 
 Reduction = Literal["gap", "mean_deviation"]
 Mode = Literal["hard", "prob"]
-_CONTRASTS = {
-    "gap": intervals.gap_contrasts,
-    "mean_deviation": intervals.mean_deviation_contrasts,
-}
 
 
 def rate_gap(rates: Tensor, reduction: Reduction) -> Tensor:
@@ -118,10 +116,10 @@ class RateGap(Metric):
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return a confidence interval for the gap, from the sums alone.
 
-        The groups' limits, Wilson's in hard mode and normal ones in prob mode, are combined by
-        MOVER (Newcombe's method 10 for two groups in hard mode), Bonferroni-corrected over pairs of
-        groups (patterns of signs for the mean deviation) and conditions. Coverage is at least
-        nominal as far as the approximations hold, and above it for many groups.
+        A gap is in the interval if the observed one is not surprising under it (``gap_interval.py``
+        tells how); coverage is near nominal, for many groups and for gaps near 0, too. For
+        ``"mean_deviation"`` of three or more groups the interval is of another kind and conservative:
+        MOVER limits of patterns of signs, Bonferroni-corrected.
 
         Under DDP this is a collective operation: call it on every process.
 
@@ -131,15 +129,24 @@ class RateGap(Metric):
         Returns:
             Low and high; both NaN where the gap or a variance cannot be estimated.
         """
-        contrasts = _CONTRASTS[self.reduction](self.num_groups)
+        counts, sums, squares = (state.cpu() for state in self._read_synced())
+        if self.reduction == "mean_deviation" and self.num_groups > 2:
+            return self._mean_deviation_interval(counts, sums, squares, level)
+        sample = RateSample.of_sums(counts, sums, squares if self.mode == "prob" else None)
+        low, high = gap_interval(sample, level)
+        scale = 0.5 if self.reduction == "mean_deviation" else 1.0
+        return low * scale, high * scale
+
+    def _mean_deviation_interval(
+        self, counts: Tensor, sums: Tensor, squares: Tensor, level: float
+    ) -> tuple[Tensor, Tensor]:
+        contrasts = intervals.mean_deviation_contrasts(self.num_groups)
         level = intervals.bonferroni_level(level, len(self._conditions) * len(contrasts))
-        counts, sums, squares = self._read_synced()
         if self.mode == "hard":
             limits = intervals.wilson_interval(sums, counts, level)
         else:
             limits = intervals.mean_interval(counts, sums, squares, level)
-        rates = sums / counts
-        low, high = intervals.max_contrast_interval(rates, *limits, contrasts.to(rates))
+        low, high = intervals.max_contrast_interval(sums / counts, *limits, contrasts)
         return low.amax(), high.amax()
 
     def plot(self, val: Tensor | list[Tensor] | None = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
@@ -182,8 +189,8 @@ class RateGap(Metric):
 def _check_arguments(num_groups: int, reduction: str, mode: str, threshold: float) -> None:
     if num_groups <= 1:
         raise InputError(f"num_groups is {num_groups}, expected 2 or more: a gap compares groups")
-    if reduction not in _CONTRASTS:
-        raise InputError(f"unknown reduction {reduction!r}; {did_you_mean(reduction, _CONTRASTS)}")
+    if reduction not in get_args(Reduction):
+        raise InputError(f"unknown reduction {reduction!r}; {did_you_mean(reduction, get_args(Reduction))}")
     if mode not in get_args(Mode):
         raise InputError(f"unknown mode {mode!r}; {did_you_mean(mode, get_args(Mode))}")
     if not 0 <= threshold <= 1:

@@ -1,0 +1,160 @@
+"""``python train.py audit --ckpt_path best.ckpt --data compas --groups race,sex``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from fairrf_lightning.audit.cells import Batch, CellCounts
+from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
+from fairrf_lightning.audit.predictions import PredictionsFile
+from fairrf_lightning.audit.result import audit, write_audit
+from fairrf_lightning.audit.tables import print_audit
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.metrics.intervals import normal_quantile
+
+
+def run_audit(args: Sequence[str]) -> dict[str, Any]:
+    """Audit a checkpoint or a file of predictions, print the tables and write ``audit.json``."""
+    options, rest = _parser().parse_known_args(list(args))
+    normal_quantile(options.level)
+    if not 0 <= options.threshold <= 1:
+        raise InputError(f"--threshold {options.threshold}: expected a probability between 0 and 1.")
+    result = (_of_predictions if options.predictions else _of_checkpoint)(options, rest)
+    print_audit(result)
+    paths = write_audit(result, Path(options.out))
+    Console().print(f"Wrote {' and '.join(map(str, paths))}", highlight=False, soft_wrap=True)
+    return result
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="train.py audit",
+        description="Measure accuracy and gaps by group, with intervals, of a checkpoint or of predictions.",
+        epilog="Of a checkpoint: --ckpt_path, --data and the other options of test.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--groups", default="", help="Sensitive columns, such as race,sex; by default the S of the data.")
+    add("--against", help="Another checkpoint on the same rows; of --predictions, the other model's column.")
+    add("--split", default="test", help="train, val or test.")
+    add("--predictions", help="CSV or Parquet file of predictions of any model.")
+    add("--prob", help="Its column of probabilities; by default 'prob' if there is no --decision.")
+    add("--decision", help="Its column of decisions; by default the probability against the threshold.")
+    add("--target", default="target", help="Its column of true classes.")
+    add("--threshold", type=float, default=0.5, help="Probability from which on a decision is positive.")
+    add("--level", type=float, default=0.95, help="Confidence level of the intervals of gaps.")
+    add("--min_rows", type=int, default=10, help="Groups with fewer rows are not estimable.")
+    add("--out", default="audit", help="Folder of audit.json and audit_groups.csv.")
+    return parser
+
+
+def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
+    if rest:
+        raise InputError(f"{' '.join(rest)}: not an option of audit --predictions.")
+    attributes = _names(options.groups)
+    if not attributes:
+        raise InputError("--groups is not given: name the sensitive columns of the file, such as race,sex.")
+    prob = options.prob or (None if options.decision else "prob")
+    file = PredictionsFile(
+        Path(options.predictions),
+        options.target,
+        tuple(attributes),
+        prob,
+        options.decision,
+        options.against,
+        options.threshold,
+    )
+    source = {"kind": "predictions", "path": options.predictions, "against": options.against}
+    return _audit(file.count(), attributes, options, source | {"data": None, "split": None})
+
+
+def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
+    names = _names(options.groups)
+    rows = evaluate_checkpoint(rest, options.split, names)
+    attributes = list(rows.attributes)
+    if not attributes:
+        raise InputError("the data name no sensitive attribute: name columns by --groups.")
+    probabilities = [rows.probabilities.numpy()]
+    if options.against:
+        others = [*_without_checkpoint(rest), f"--ckpt_path={options.against}"]
+        other = evaluate_checkpoint(others, options.split, names)
+        probabilities.append(_same_rows(rows, other))
+    cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes, options.threshold)
+    source = {"kind": "checkpoint", "path": rows.checkpoint, "against": options.against}
+    source |= {"data": rows.data_name, "split": rows.split}
+    return _audit(cells, attributes, options, source, rows.compared)
+
+
+def _audit(
+    cells: CellCounts,
+    attributes: list[str],
+    options: argparse.Namespace,
+    source: dict[str, Any],
+    compared: dict[str, list[str]] | None = None,
+) -> dict[str, Any]:
+    return audit(
+        cells,
+        attributes,
+        source=source,
+        compared=compared,
+        level=options.level,
+        threshold=options.threshold,
+        min_rows=options.min_rows,
+    )
+
+
+def count_rows(
+    target: np.ndarray[Any, Any],
+    probabilities: np.ndarray[Any, Any],
+    attributes: pd.DataFrame,
+    threshold: float = 0.5,
+) -> CellCounts:
+    """Count rows in memory.
+
+    Args:
+        target: Classes 0 or 1, ``(N,)``.
+        probabilities: Of one model or two, ``(models, N)``.
+        attributes: Values of the sensitive attributes, one line a row; missing where unknown.
+        threshold: Probability from which on a decision is positive.
+    """
+    cells = CellCounts()
+    codes = attributes.groupby(list(attributes.columns), dropna=False, observed=True).ngroup().to_numpy()
+    first = attributes.iloc[np.unique(codes, return_index=True)[1]]
+    numbers = [
+        cells.number(tuple(None if pd.isna(value) else str(value) for value in values))
+        for values in first.itertuples(index=False)
+    ]
+    decisions = (probabilities >= threshold).astype(np.int64)
+    cells.update(Batch(target.astype(np.int64), np.array(numbers)[codes], decisions, probabilities))
+    return cells
+
+
+def _same_rows(rows: EvaluatedRows, other: EvaluatedRows) -> np.ndarray[Any, Any]:
+    """Return the other model's probabilities, if they are of the same rows."""
+    if not np.array_equal(rows.rows.numpy(), other.rows.numpy()):
+        raise InputError(
+            f"--against {other.checkpoint}: the {rows.split} rows of the two checkpoints differ; train both with "
+            "the same data and seed."
+        )
+    return other.probabilities.numpy()
+
+
+def _without_checkpoint(args: list[str]) -> list[str]:
+    kept = []
+    skip = False
+    for arg in args:
+        if not skip and not arg.startswith("--ckpt_path"):
+            kept.append(arg)
+        skip = arg == "--ckpt_path"
+    return kept
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.strip("[] ").split(",") if name.strip()]

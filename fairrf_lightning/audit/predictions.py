@@ -1,0 +1,155 @@
+"""Predictions of any model, streamed from a CSV or Parquet file into counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+
+from fairrf_lightning.audit.cells import Batch, CellCounts, Floats, Ints
+from fairrf_lightning.datamodules.table_columns import value_text
+from fairrf_lightning.datamodules.table_files import first_line
+from fairrf_lightning.datamodules.table_spec import MISSING_VALUES, check_column
+from fairrf_lightning.errors import InputError
+
+_BATCH_ROWS = 1 << 18
+_BLOCK_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class PredictionsFile:
+    """A file with one line a row.
+
+    Args:
+        path: CSV file with a line of column names, or Parquet file.
+        target: Column of the true class, 0 or 1 (or false and true).
+        groups: Columns of the sensitive attributes; an empty cell is an unknown group.
+        prob: Column of the probability of the positive class, or ``None``.
+        decision: Column of the decision, 0 or 1; by default ``prob >= threshold``.
+        against: Column of the probability, or decision if there is no ``prob``, of another model.
+        threshold: Probability from which on a decision is positive.
+    """
+
+    path: Path
+    target: str
+    groups: tuple[str, ...]
+    prob: str | None = None
+    decision: str | None = None
+    against: str | None = None
+    threshold: float = 0.5
+
+    def count(self) -> CellCounts:
+        """Return the counts of all rows, read once."""
+        cells = CellCounts()
+        rows = 0
+        for table in self._read():
+            cells.update(self._batch(table, cells))
+            rows += table.num_rows
+        if not rows:
+            raise InputError(f"{self.path} has no rows.")
+        return cells
+
+    @property
+    def _columns(self) -> list[str]:
+        named = [self.target, *self.groups, self.prob, self.decision, self.against]
+        return list(dict.fromkeys(name for name in named if name is not None))
+
+    def _read(self) -> Iterator[Any]:
+        if not self.path.is_file():
+            raise InputError(f"--predictions {self.path}: there is no such file.")
+        try:
+            with self.path.open("rb") as file:
+                is_parquet = file.read(4) == b"PAR1"
+            yield from self._read_parquet() if is_parquet else self._read_csv()
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"--predictions {self.path} cannot be read: {first_line(error)}") from error
+
+    def _read_parquet(self) -> Iterator[Any]:
+        with pq.ParquetFile(self.path) as file:
+            self._check(file.schema_arrow.names)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=self._columns, use_threads=False):
+                yield pa.Table.from_batches([batch])
+
+    def _read_csv(self) -> Iterator[Any]:
+        options = arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+        text = {name: pa.string() for name in (*self.groups, self.target)}
+        text |= {name: pa.float64() for name in (self.prob, self.against) if name is not None}
+        convert = arrow_csv.ConvertOptions(
+            column_types=text, null_values=list(MISSING_VALUES), strings_can_be_null=True
+        )
+        with arrow_csv.open_csv(self.path, options, convert_options=convert) as reader:
+            self._check(reader.schema.names)
+            for batch in reader:
+                yield pa.Table.from_batches([batch])
+
+    def _check(self, columns: Sequence[str]) -> None:
+        if self.prob is None and self.decision is None:
+            raise InputError("predictions need a column of probabilities (--prob) or decisions (--decision).")
+        for name in self._columns:
+            check_column(f"--predictions {self.path}", name, columns)
+
+    def _batch(self, table: Any, cells: CellCounts) -> Batch:
+        target = _binary(self.target, table.column(self.target))
+        codes = _cell_numbers([table.column(name) for name in self.groups], cells)
+        probs = [_probabilities(name, table.column(name)) for name in (self.prob, self._second) if name]
+        if self.decision is not None:
+            decisions = [_binary(self.decision, table.column(self.decision))]
+        else:
+            decisions = [(probs[0] >= self.threshold).astype(np.int64)]
+        if self.against is not None and self.prob is None:
+            decisions.append(_binary(self.against, table.column(self.against)))
+        elif self.against is not None:
+            decisions.append((probs[1] >= self.threshold).astype(np.int64))
+        return Batch(target, codes, np.stack(decisions), np.stack(probs) if probs else None)
+
+    @property
+    def _second(self) -> str | None:
+        return self.against if self.prob is not None else None
+
+
+def _cell_numbers(columns: list[Any], cells: CellCounts) -> Ints:
+    """Return the number of the cell of each row; only distinct combinations pass through Python."""
+    joint = np.zeros(len(columns[0]), np.int64)
+    values = []
+    for column in columns:
+        encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
+        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        texts = [value_text(value) for value in encoded.dictionary.to_pylist()]
+        values.append([None if text in MISSING_VALUES else text for text in texts])
+        joint = joint * len(texts) + encoded.indices.to_numpy(zero_copy_only=False)
+    sizes = [len(texts) for texts in values]
+    total = int(np.prod(sizes))
+    present = np.flatnonzero(np.bincount(joint, minlength=total)) if total <= 1 << 20 else np.unique(joint)
+    lookup = np.zeros(total if total <= 1 << 20 else 0, np.int64)
+    if not len(lookup):
+        raise InputError("the columns of groups have too many different values to be groups.")
+    for code in present:
+        places = np.unravel_index(code, sizes)
+        lookup[code] = cells.number(tuple(v[p] for v, p in zip(values, places, strict=True)))
+    return lookup[joint]
+
+
+def _binary(name: str, column: Any) -> Ints:
+    encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    codes = []
+    for value in encoded.dictionary.to_pylist():
+        text = (value_text(value) or "").lower()
+        if text not in ("0", "1", "false", "true", "0.0", "1.0"):
+            raise InputError(f"column '{name}' has the value {value!r}: expected 0 and 1, in every row.")
+        codes.append(int(text in ("1", "true", "1.0")))
+    return np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def _probabilities(name: str, column: Any) -> Floats:
+    values: Floats = column.cast(pa.float64()).to_numpy()
+    if not ((values >= 0) & (values <= 1)).all():
+        raise InputError(f"column '{name}' must hold a probability between 0 and 1 in every row.")
+    return values

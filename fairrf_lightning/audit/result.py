@@ -1,0 +1,100 @@
+"""The result of an audit as plain values, and its files.
+
+``audit.json`` (schema 1) holds::
+
+    schema, level, threshold, min_rows, rows
+    source      {kind: checkpoint | predictions, path, against, data, split}
+    overall     figures of all rows, see below
+    groupings   list of {name, attributes, unknown_rows, groups, gaps}
+      groups    list of {name, estimable} + figures: rows, positives, base_rate; accuracy, selection_rate,
+                true_positive_rate, false_positive_rate, each with _low and _high (Wilson, 95 %);
+                mean_probability, auc, auc_error, calibration_error, of models with probabilities
+      gaps      list of {gap: dDP | dEO | dEOdds, mode: hard | prob, estimable, left_out: [group names],
+                value, low, high, bounds: [smallest, largest] or null, against: null or
+                {value, low, high, difference, difference_low, difference_high, verdict}}
+
+A number that cannot be estimated is null. ``audit_groups.csv`` has a line for each group.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fairrf_lightning.audit.cells import CellCounts
+from fairrf_lightning.audit.figures import group_figures, groupings
+from fairrf_lightning.audit.gaps import grouping_gaps
+
+SCHEMA = 1
+
+
+def audit(
+    cells: CellCounts,
+    attributes: list[str],
+    *,
+    source: Mapping[str, Any],
+    compared: dict[str, list[str]] | None = None,
+    level: float = 0.95,
+    threshold: float = 0.5,
+    min_rows: int = 10,
+) -> dict[str, Any]:
+    """Return the audit of counted predictions, as ``audit.json`` holds it.
+
+    Args:
+        cells: Counts of the predictions.
+        attributes: Sensitive attributes, in the order of the cells' values.
+        source: What was audited.
+        compared: Values of an attribute that are compared; by default all.
+        level: Confidence level of the gaps' intervals.
+        threshold: Probability from which on a decision was positive.
+        min_rows: A group with fewer rows is not estimable.
+    """
+    every = np.arange(len(cells.names))
+    return {
+        "schema": SCHEMA,
+        "level": level,
+        "threshold": threshold,
+        "min_rows": min_rows,
+        "rows": int(cells.rows.sum()),
+        "source": dict(source),
+        "overall": group_figures(cells, every),
+        "groupings": [
+            {
+                "name": grouping.name,
+                "attributes": list(grouping.attributes),
+                "unknown_rows": int(cells.rows[grouping.unknown].sum()),
+                "groups": [
+                    {"name": name, "estimable": bool(cells.rows[chosen].sum() >= min_rows)}
+                    | group_figures(cells, chosen)
+                    for name, chosen in grouping.groups.items()
+                ],
+                "gaps": list(grouping_gaps(cells, grouping, level, min_rows)),
+            }
+            for grouping in groupings(cells, attributes, compared or {})
+        ],
+    }
+
+
+def write_audit(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write ``audit.json`` and ``audit_groups.csv``, each as a whole, and return their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"grouping": grouping["name"], **group}
+        for grouping in result["groupings"]
+        for group in grouping["groups"]
+    ]
+    texts = {
+        "audit.json": json.dumps(result, indent=2, allow_nan=False) + "\n",
+        "audit_groups.csv": pd.DataFrame(lines).to_csv(index=False),
+    }
+    paths = []
+    for name, text in texts.items():
+        unfinished = folder / f"{name}.part"
+        unfinished.write_text(text, encoding="utf-8")
+        paths.append(unfinished.replace(folder / name))
+    return paths

@@ -1,0 +1,85 @@
+"""The audit on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fairrf_lightning.audit.gaps import NOT_ESTIMABLE
+
+_FIGURES = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "selection_rate": "selected",
+    "true_positive_rate": "TPR",
+    "false_positive_rate": "FPR",
+    "mean_probability": "predicted",
+    "base_rate": "observed",
+    "calibration_error": "calib. error",
+}
+
+
+def print_audit(result: Mapping[str, Any]) -> None:
+    """Print a table of groups and one of gaps for each grouping."""
+    console = Console()
+    for grouping in result["groupings"]:
+        console.print(_groups(grouping, result["overall"]))
+        console.print(_gaps(grouping, result["level"]))
+        for line in _notes(grouping, result["min_rows"]):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _groups(grouping: Mapping[str, Any], overall: Mapping[str, Any]) -> Table:
+    table = Table(title=f"Groups by {grouping['name']}")
+    table.add_column("group")
+    for name in ("rows", *_FIGURES.values()):
+        table.add_column(name, justify="right")
+    for group in [*grouping["groups"], {"name": "all rows", "estimable": True, **overall}]:
+        shown = [number(group.get(name)) for name in _FIGURES]
+        if not group["estimable"]:
+            shown = [NOT_ESTIMABLE, *[""] * (len(_FIGURES) - 1)]
+        table.add_row(group["name"], f"{group['rows']:,}", *shown)
+    return table
+
+
+def _gaps(grouping: Mapping[str, Any], level: float) -> Table:
+    table = Table(title=f"Gaps by {grouping['name']}")
+    compares = any(gap["against"] for gap in grouping["gaps"])
+    names = ["gap", "mode", "value", f"{100 * level:g} % interval"]
+    for name in names + (["other model", "difference", "verdict"] if compares else []):
+        table.add_column(name)
+    for gap in grouping["gaps"]:
+        row = [gap["gap"], gap["mode"], number(gap["value"]), span(gap["low"], gap["high"])]
+        if other := gap["against"]:
+            difference = span(other["difference_low"], other["difference_high"])
+            row += [number(other["value"]), difference, other["verdict"]]
+        table.add_row(*row)
+    return table
+
+
+def _notes(grouping: Mapping[str, Any], min_rows: int) -> list[str]:
+    lines = []
+    for gap in grouping["gaps"]:
+        if gap["mode"] == "hard" and gap["bounds"]:
+            low, high = gap["bounds"]
+            lines.append(
+                f"{gap['gap']} of these rows is between {low:.3f} and {high:.3f}, whatever the groups of the "
+                f"{grouping['unknown_rows']:,} rows of unknown {grouping['name']}."
+            )
+        if gap["mode"] == "hard" and gap["left_out"]:
+            absent = "; ".join(gap["left_out"])
+            lines.append(f"{gap['gap']} leaves out groups with fewer than {min_rows} such rows: {absent}.")
+    return lines
+
+
+def number(value: float | None) -> str:
+    """Return a figure with four digits, or that there is none."""
+    return NOT_ESTIMABLE if value is None else f"{value:.4f}"
+
+
+def span(low: float | None, high: float | None) -> str:
+    """Return an interval in words."""
+    return NOT_ESTIMABLE if low is None or high is None else f"{low:.3f} to {high:.3f}"
