@@ -80,30 +80,21 @@ def test_all_is_seen_and_nothing_is_fetched(
         assert page.locator("main img").count() == 0, "names are shown, not read as markup"
         background = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (background == "rgb(18, 22, 28)") == dark
+        page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+        contrast = page.evaluate(CONTRAST)
+        assert contrast["poor"] == []
+        assert contrast["seen"] > 300
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_text_has_contrast(browser: Browser, file: Path, *, dark: bool) -> None:
-    with Opened(browser, file, dark=dark) as opened:
-        opened.page.evaluate("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
-        found = opened.page.evaluate(CONTRAST)
-        assert found["poor"] == []
-        assert found["seen"] > 300
-
-
-def test_plots_follow_a_change_of_the_colour_scheme(browser: Browser, file: Path) -> None:
+def test_plots_show_names_as_text_and_follow_the_colour_scheme(browser: Browser, file: Path) -> None:
     with Opened(browser, file) as opened:
+        legend = opened.page.locator("#lambda .legendtext").all_text_contents()
+        assert legend == ["age", '<img src=x onerror="win…', "%{y} & more"]
         label = opened.page.locator("#forest .annotation-text").first
         expect(label).to_have_css("fill", "rgb(27, 36, 48)")
         opened.page.emulate_media(color_scheme="dark")
         expect(label).to_have_css("fill", "rgb(232, 235, 240)")
         assert opened.logged == []
-
-
-def test_names_in_plots_are_text(browser: Browser, file: Path) -> None:
-    with Opened(browser, file) as opened:
-        legend = opened.page.locator("#lambda .legendtext").all_text_contents()
-        assert legend == ["age", '<img src=x onerror="win…', "%{y} & more"]
 
 
 def test_the_page_prints_in_light_with_its_tables(browser: Browser, file: Path) -> None:
@@ -120,11 +111,12 @@ def test_the_page_prints_in_light_with_its_tables(browser: Browser, file: Path) 
         assert opened.logged == []
 
 
-@pytest.mark.parametrize("width", SIZES)
-def test_a_page_without_facts_says_why(browser: Browser, nothing: Facts, tmp_path: Path, width: int) -> None:
+def test_a_page_without_facts_says_why(browser: Browser, nothing: Facts, tmp_path: Path) -> None:
     (file, _) = write_report(nothing, tmp_path)
-    with Opened(browser, file, width) as opened:
+    with Opened(browser, file) as opened:
+        for width, height in SIZES.items():
+            opened.page.set_viewport_size({"width": width, "height": height})
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         assert opened.logged == []
-        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         assert opened.page.locator("section#gaps").inner_text().count("No S.") == 1
         assert opened.page.locator(".absent").count() == len(SECTIONS)

@@ -112,6 +112,8 @@ def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
     assert "the grid's choice" in of_run
     main([*grid, "--eta", "0.5", "--seeds", "2", "--out", "other", "--report", "false"])
     assert not Path("other/report.html").exists()
+    with pytest.raises(SystemExit):
+        main(["report", str(RUN), "--grid", "other/nothing"])
 
 
 @pytest.mark.parametrize(
