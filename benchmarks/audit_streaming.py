@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
+from fairrf_lightning.cli import main
+
 
 def write(folder: Path, rows: int) -> list[Path]:
     """Write the same made-up predictions as Parquet and as CSV, a million rows at a time."""
@@ -48,8 +50,6 @@ def write(folder: Path, rows: int) -> list[Path]:
 
 def measure(path: Path) -> None:
     """Audit one file and print what it took."""
-    from fairrf_lightning.cli import main
-
     start = time.perf_counter()
     main(
         [

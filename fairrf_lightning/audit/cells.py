@@ -69,8 +69,8 @@ class CellCounts:
         if name not in self._numbers:
             if len(self.names) == MAX_CELLS:
                 raise InputError(
-                    f"the attributes have more than {MAX_CELLS} combinations of values; name fewer attributes, or "
-                    "make columns of a few groups, such as age bands."
+                    f"the attributes have more than {MAX_CELLS} combinations of values; name fewer attributes, "
+                    "or make columns of a few groups, such as age bands."
                 )
             self._numbers[name] = len(self.names)
             self.names.append(name)
@@ -144,7 +144,8 @@ class CellCounts:
         return np.bincount(keys, minlength=2 * len(self.names)).reshape(-1, 2)
 
     def _sum(self, key: Ints, values: Floats) -> Floats:
-        return np.bincount(key, weights=values, minlength=2 * len(self.names)).reshape(-1, 2)
+        sums: Floats = np.bincount(key, weights=values, minlength=2 * len(self.names)).astype(np.float64)
+        return sums.reshape(-1, 2)
 
     def _grow(self) -> None:
         def grown(array: NDArray[Any], axis: int) -> NDArray[Any]:

@@ -78,7 +78,7 @@ def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, A
 def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
     names = _names(options.groups)
     rows = evaluate_checkpoint(rest, options.split, names)
-    attributes = list(rows.attributes)
+    attributes = [str(name) for name in rows.attributes]
     if not attributes:
         raise InputError("the data name no sensitive attribute: name columns by --groups.")
     probabilities = [rows.probabilities.numpy()]
@@ -140,8 +140,8 @@ def _same_rows(rows: EvaluatedRows, other: EvaluatedRows) -> np.ndarray[Any, Any
     """Return the other model's probabilities, if they are of the same rows."""
     if not np.array_equal(rows.rows.numpy(), other.rows.numpy()):
         raise InputError(
-            f"--against {other.checkpoint}: the {rows.split} rows of the two checkpoints differ; train both with "
-            "the same data and seed."
+            f"--against {other.checkpoint}: the {rows.split} rows of the two checkpoints differ; train both "
+            "with the same data and seed."
         )
     return other.probabilities.numpy()
 

@@ -35,7 +35,7 @@ class Grouping:
 
 def groupings(cells: CellCounts, attributes: list[str], compared: dict[str, list[str]]) -> Iterator[Grouping]:
     """Yield a grouping for each attribute and, if there are several, one for their intersections."""
-    places = [(index,) for index in range(len(attributes))]
+    places: list[tuple[int, ...]] = [(index,) for index in range(len(attributes))]
     if len(attributes) > 1:
         places.append(tuple(range(len(attributes))))
     for chosen in places:

@@ -8,7 +8,8 @@ positively and u_0 negatively.
   the maximum over pairs of ``(x_i + u_1) / (n_i + u_1) - x_j / (n_j + u_0)``.
 - The smallest gap is ``high - low`` where ``low`` is the largest rate, at most the rate of all rows, up to
   which u_1 suffice to lift all groups, ``sum_g (low n_g - x_g)^+ <= (1 - low) u_1``, and ``high`` the
-  smallest, at least the rate of all rows, down to which u_0 suffice: ``sum_g (x_g - high n_g)^+ <= high u_0``.
+  smallest, at least the rate of all rows, down to which u_0 suffice:
+  ``sum_g (x_g - high n_g)^+ <= high u_0``.
   (The additions that bring a group between the two rates form a polygon with the same four edge
   directions for all groups, so that their sum is described by these four inequalities.) Rows are taken
   as divisible here; with whole rows the smallest gap is larger by less than one row of a group.

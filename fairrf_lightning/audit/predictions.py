@@ -145,7 +145,8 @@ def _binary(name: str, column: Any) -> Ints:
         if text not in ("0", "1", "false", "true", "0.0", "1.0"):
             raise InputError(f"column '{name}' has the value {value!r}: expected 0 and 1, in every row.")
         codes.append(int(text in ("1", "true", "1.0")))
-    return np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
+    numbers: Ints = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
+    return numbers
 
 
 def _probabilities(name: str, column: Any) -> Floats:

@@ -28,6 +28,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.quasirandom import SobolEngine
 
 from fairrf_lightning.metrics.intervals import normal_quantile
 
@@ -181,6 +182,7 @@ def bisect(below: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tens
 def normal_draws(num_draws: int, *shape: int) -> Tensor:
     """Return standard normal draws ``(num_draws, *shape)`` from a fixed Sobol sequence."""
     dimension = torch.Size(shape).numel()
-    engine = torch.quasirandom.SobolEngine(dimension, scramble=True, seed=0)
+    engine = SobolEngine(dimension, scramble=True, seed=0)  # type: ignore[no-untyped-call]
     uniform = engine.draw(num_draws, dtype=torch.float64).clamp(1e-9, 1 - 1e-9)
-    return torch.special.ndtri(uniform).reshape(num_draws, *shape)
+    normal: Tensor = torch.special.ndtri(uniform)
+    return normal.reshape(num_draws, *shape)

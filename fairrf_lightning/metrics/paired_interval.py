@@ -94,7 +94,8 @@ def _mirrored(sample: RateSample, num_draws: int, index: int) -> Tensor:
     certainty = ((rates.amax(-1) - rates.amin(-1)) / error).amax(-1)
     # Beyond two standard errors the direction is known.
     share = (torch.special.ndtr(-certainty) - 0.025).clamp(min=0)
-    return torch.special.ndtr(-normal_draws(num_draws, 2)[:, index].to(rates)) < share.unsqueeze(-1)
+    uniform: Tensor = torch.special.ndtr(normal_draws(num_draws, 2)[:, index].to(rates))
+    return uniform < share.unsqueeze(-1)
 
 
 def _draw_widths(sample: RateSample, normal: Tensor, mirrored: Tensor) -> Tensor:
