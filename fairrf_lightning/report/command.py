@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.report.audit_facts import audit_facts, read_audit
 from fairrf_lightning.report.certificate_facts import certificate_facts
 from fairrf_lightning.report.facts import Certificate, Facts, Front
 from fairrf_lightning.report.results_facts import grid_facts
@@ -20,10 +21,21 @@ from fairrf_lightning.report.writing import write_report
 
 
 def run_report(args: Sequence[str]) -> None:
-    """Write the page and the model card of a run or a grid."""
+    """Write the page and the model card of a run, a grid or an audit."""
     parser = ArgumentParser(prog="train.py report", description=__doc__, exit_on_error=False)
     add = parser.add_argument
-    add("folder", type=str, help="Folder of a run, such as lightning_logs/version_0, or of a grid.")
+    add(
+        "folder",
+        type=str,
+        help="Folder of a run, such as lightning_logs/version_0, of a grid or of an audit.",
+    )
+    add("--against", type=str, default=None, help="Folder of another run, with the same data and seed.")
+    add(
+        "--groups",
+        type=str,
+        default="",
+        help="Sensitive columns, such as race,sex; by default S of the data.",
+    )
     add("--grid", type=str, default=None, help="Folder of a grid whose settings are drawn around the run.")
     add(
         "--certificate",
@@ -42,9 +54,13 @@ def run_report(args: Sequence[str]) -> None:
 def _facts(folder: Path, options: Namespace) -> Facts:
     if (folder / "results.csv").is_file():
         return grid_facts(_results(folder))
+    if (folder / "audit.json").is_file() and not (folder / "config.yaml").is_file():
+        return audit_facts(read_audit(folder / "audit.json"))
     run = RunFolder(folder)
     front = None if options.grid is None else _front(options.grid)
-    return run_facts(run, front, _certificate(run, options.certificate))
+    against = None if options.against is None else RunFolder(options.against)
+    groups = [name.strip() for name in options.groups.strip("[] ").split(",") if name.strip()]
+    return run_facts(run, front, _certificate(run, options.certificate), against, groups)
 
 
 def _certificate(run: RunFolder, named: str | None) -> Certificate | None:

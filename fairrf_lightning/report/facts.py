@@ -12,7 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
 Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
-Change: TypeAlias = Literal["fairer, beyond noise", "no difference shown", "less fair", "not estimable"]
+Change: TypeAlias = Literal[
+    "fairer, beyond noise", "no difference shown", "less fair, beyond noise", "not estimable"
+]
 
 SECTIONS = {
     "gaps": "Gaps between groups",
@@ -83,7 +85,7 @@ class Gap:
             return "not estimable"
         if self.difference.high < 0:
             return "fairer, beyond noise"
-        return "less fair" if self.difference.low > 0 else "no difference shown"
+        return "less fair, beyond noise" if self.difference.low > 0 else "no difference shown"
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,6 @@ class Facts:
     made: str
     verdict: Verdict
     accuracy: Estimate | None = None
-    other_accuracy: Estimate | None = None
     other: str = ""
     gaps: Sequence[Gap] = ()
     groups: Sequence[GroupRates] = ()

@@ -66,7 +66,7 @@ def group_bars(facts: Facts) -> list[Figure]:
     figures = []
     for index, scope in enumerate(dict.fromkeys(row.scope for row in facts.groups)):
         rows = [row for row in facts.groups if row.scope == scope]
-        rates = dict.fromkeys(rate for row in rows for rate in row.rates)
+        rates = dict.fromkeys(rate for row in rows for rate, of in row.rates.items() if of.has_interval)
         figures += [_bars(f"groups-{index}-{rate.replace(' ', '-')}", scope, rate, rows) for rate in rates]
     return figures
 

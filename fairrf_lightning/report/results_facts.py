@@ -69,7 +69,6 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
         made=now(),
         verdict=verdict,
         accuracy=accuracy,
-        other_accuracy=base if compared else None,
         other="vanilla" if gaps and compared else "",
         gaps=gaps,
         fronts=[Front(f"{len(summary)} settings on {name}", list(_points(summary, chosen)), rule)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 
 from fairrf_lightning.callbacks.run_record import package_versions
-from fairrf_lightning.report.checkpoint_facts import accuracy_of, evaluate, gaps_of, groups_of
+from fairrf_lightning.report.audit_facts import audit_accuracy, audit_gaps, audit_groups
 from fairrf_lightning.report.facts import (
     Absent,
     Certificate,
@@ -20,26 +20,39 @@ from fairrf_lightning.report.facts import (
     Point,
 )
 from fairrf_lightning.report.now import now
+from fairrf_lightning.report.run_audit import audit_run
 from fairrf_lightning.report.run_facts import configuration, data_facts, measured, training
 from fairrf_lightning.report.run_folder import RunFolder
-from fairrf_lightning.report.verdict import gaps_verdict, unmeasured_verdict
+from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, unmeasured_verdict
 
 _NO_S = "The data do not say which group a row belongs to, so no gap can be measured."
 
 
-def run_facts(run: RunFolder, front: Front | None = None, certificate: Certificate | None = None) -> Facts:
+def run_facts(
+    run: RunFolder,
+    front: Front | None = None,
+    certificate: Certificate | None = None,
+    against: RunFolder | None = None,
+    groups: Sequence[str] = (),
+) -> Facts:
     """Return the facts of a run.
 
     Args:
         run: The run's folder.
         front: Settings of a grid, to which the run's own point is added.
         certificate: What is certain of the run's checkpoint.
+        against: Another run on the same rows.
+        groups: Sensitive columns to audit; by default S of the data.
     """
     data, paths = data_facts(run), training(run)
-    found = _measure(run, data)
+    found = _measure(run, data, against, groups)
     gaps, accuracy = found.gaps, found.accuracy
-    verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, certificate)
-    subject = _subject(run)
+    subject, other = _subject(run), "" if against is None else _subject(against)
+    if against is not None:
+        other_accuracy = measured(against.metrics, "S")[1]
+        verdict = comparison_verdict(gaps, other, accuracy, other_accuracy)
+    else:
+        verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, certificate)
     return Facts(
         title=f"{run.path.name} on {run.data_name}",
         subject=subject,
@@ -47,6 +60,7 @@ def run_facts(run: RunFolder, front: Front | None = None, certificate: Certifica
         made=now(),
         verdict=verdict,
         accuracy=accuracy,
+        other=other,
         gaps=gaps,
         groups=found.groups,
         fronts=[] if front is None else [_with_run(front, subject, accuracy, gaps)],
@@ -68,15 +82,17 @@ class _Measured:
     why: str  # there are no groups
 
 
-def _measure(run: RunFolder, data: Data | None) -> _Measured:
-    """Look at the best checkpoint again; where that cannot be, take what the run logged."""
+def _measure(
+    run: RunFolder, data: Data | None, against: RunFolder | None, groups: Sequence[str]
+) -> _Measured:
+    """Audit the best checkpoint; where that cannot be, take what the run logged."""
     split, accuracy, gaps = measured(run.metrics, (data.sensitive if data else None) or "S")
-    if data is None or data.sensitive is None:
+    if not groups and against is None and (data is None or data.sensitive is None):
         return _Measured(split, accuracy, gaps, [], _NO_S)
-    rows = evaluate(run)
-    if isinstance(rows, Absent):
-        return _Measured(split, accuracy, gaps, [], rows.reason)
-    return _Measured("test split", accuracy_of(rows), gaps_of(rows), groups_of(rows), "")
+    audit = audit_run(run, against, groups)
+    if isinstance(audit, Absent):
+        return _Measured(split, accuracy, gaps, [], audit.reason)
+    return _Measured("test split", audit_accuracy(audit), audit_gaps(audit), audit_groups(audit), "")
 
 
 def _subject(run: RunFolder) -> str:

@@ -17,7 +17,7 @@ def comparison_verdict(
     by_change = {
         change: [name for name, of in changes.items() if of == change] for change in changes.values()
     }
-    fairer, less = by_change.get("fairer, beyond noise", []), by_change.get("less fair", [])
+    fairer, less = by_change.get("fairer, beyond noise", []), by_change.get("less fair, beyond noise", [])
     tone: Tone = "mixed"
     if fairer and less:
         title = f"Fairer than {other} in {listing(fairer)}, but less fair in {listing(less)}"
@@ -25,7 +25,7 @@ def comparison_verdict(
         tone = "good"
         title = f"Fairer than {other}, beyond noise" + _in(fairer, changes)
     elif less:
-        tone, title = "bad", f"Less fair than {other}" + _in(less, changes)
+        tone, title = "bad", f"Less fair than {other}, beyond noise" + _in(less, changes)
     elif set(by_change) == {"not estimable"}:
         tone, title = "unknown", f"Whether it is fairer than {other} cannot be estimated"
     else:

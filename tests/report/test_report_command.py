@@ -58,7 +58,7 @@ def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: 
     main(["report", str(RUN)])
     page = (RUN / "report.html").read_text(encoding="utf-8")
     assert "The run has no metrics.csv" in page
-    assert "The run has kept no checkpoint" in page
+    assert "the run has kept no checkpoint" in page
     assert "checkpoints/last.ckpt" in page
 
 
@@ -71,7 +71,7 @@ def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
     page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
     last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
     assert f"{100 * last['test_dp_gap']:.2f}" in card
-    assert "The checkpoint could not be looked at again" in page
+    assert "The checkpoint could not be audited again" in page
     assert "mine.csv" in page
 
 
