@@ -12,7 +12,7 @@ from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.report.facts import Absent, Estimate, Facts, Gap, GroupRates
 from fairrf_lightning.report.now import now
-from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict
+from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
 from fairrf_lightning.report.wording import listing, points
 
 # The first are drawn, all stand in the table.
@@ -62,6 +62,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         groups=audit_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
+        notes=several_gaps(gaps),
         absent={
             "comparison": Absent(
                 "Nothing was named to compare with.", "python train.py audit --against OTHER ..."
@@ -83,8 +84,12 @@ def audit_accuracy(result: Mapping[str, Any]) -> Estimate:
 
 def audit_gaps(result: Mapping[str, Any]) -> list[Gap]:
     """Return all gaps, of decisions before those of probabilities."""
-    found = [gap for grouping in result["groupings"] for gap in _gaps(grouping)]
-    return sorted(found, key=lambda gap: (gap.mode, gap.scope.count(" x "), _ORDER.index(gap.name)))
+    found = [
+        gap
+        for grouping in result["groupings"]
+        for gap in sorted(_gaps(grouping), key=lambda gap: _ORDER.index(gap.name))
+    ]
+    return sorted(found, key=lambda gap: gap.mode)
 
 
 def audit_groups(result: Mapping[str, Any]) -> list[GroupRates]:

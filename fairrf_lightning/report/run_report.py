@@ -23,7 +23,7 @@ from fairrf_lightning.report.now import now
 from fairrf_lightning.report.run_audit import audit_run
 from fairrf_lightning.report.run_facts import configuration, data_facts, measured, training
 from fairrf_lightning.report.run_folder import RunFolder
-from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, unmeasured_verdict
+from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps, unmeasured_verdict
 
 _NO_S = "The data do not say which group a row belongs to, so no gap can be measured."
 
@@ -70,6 +70,7 @@ def run_facts(
         configuration=configuration(run.config),
         versions=run.record.get("versions") or package_versions(),
         absent=_absent(run, found.why),
+        notes=several_gaps(gaps),
     )
 
 

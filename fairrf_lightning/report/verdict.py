@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Tone, Training, Verdict
 from fairrf_lightning.report.wording import GAP_SUBJECT, interval, listing, percent, points
 
+_MOST_SENTENCES = 6  # with more gaps, those that show nothing share one sentence
+
 
 def comparison_verdict(
     gaps: Sequence[Gap], other: str, accuracy: Estimate | None, other_accuracy: Estimate | None
@@ -65,6 +67,14 @@ def unmeasured_verdict(
     return Verdict("unknown", "Fairness to groups is not measured here", sentences)
 
 
+def several_gaps(gaps: Sequence[Gap]) -> list[str]:
+    """Return what to know of many intervals at once, if there are many."""
+    count = sum(gap.mode == "hard" for gap in gaps)
+    if count <= 3:
+        return []
+    return [f"Each of the {count} intervals holds at 95 % by itself; that all hold at once is less sure."]
+
+
 def _in(names: Sequence[str], changes: Mapping[str, object]) -> str:
     return "" if len(names) == len(changes) else f", in {listing(names)}"
 
@@ -75,26 +85,37 @@ def _name(gap: Gap, gaps: Sequence[Gap]) -> str:
 
 
 def _differences(gaps: Sequence[Gap]) -> Iterator[str]:
-    for gap in gaps:
-        if gap.difference is None or gap.other is None:
-            continue
-        if not gap.difference.is_known:
-            yield f"{_name(gap, gaps)} is not estimable."
-            continue
-        ends = "" if not gap.difference.has_interval else f" (95 % interval {interval(gap.difference)})"
-        sizes = f"from {points(gap.other.value)} to {points(gap.estimate.value)}"
-        change = points(gap.difference.value, signed=True)
-        yield f"{_name(gap, gaps)} {sizes}: {change}{ends}, {gap.change}."
+    compared = [gap for gap in gaps if gap.difference is not None]
+    silent = [gap for gap in compared if gap.change == "no difference shown"]
+    for gap in compared:
+        if len(compared) <= _MOST_SENTENCES or gap not in silent:
+            yield _difference(gap, _name(gap, gaps))
+    if silent and len(compared) > _MOST_SENTENCES:
+        yield f"No difference is shown in {listing(_name(gap, gaps) for gap in silent)}."
+
+
+def _difference(gap: Gap, name: str) -> str:
+    if gap.difference is None or gap.other is None or not gap.difference.is_known:
+        return f"{name} is not estimable."
+    ends = f" (95 % interval {interval(gap.difference)})" if gap.difference.has_interval else ""
+    sizes = f"from {points(gap.other.value)} to {points(gap.estimate.value)}"
+    return f"{name} {sizes}: {points(gap.difference.value, signed=True)}{ends}, {gap.change}."
 
 
 def _sizes(gaps: Sequence[Gap]) -> Iterator[str]:
+    silent = [gap for gap in gaps if gap.estimate.has_interval and gap.estimate.low <= 0]
     for gap in gaps:
-        if not gap.estimate.has_interval:
-            yield f"{_name(gap, gaps)} is not estimable{': ' + gap.note if gap.note else ''}."
-            continue
-        found = "a gap beyond noise" if gap.estimate.low > 0 else "no gap shown"
-        size = f"{points(gap.estimate.value)} (95 % interval {interval(gap.estimate)})"
-        yield f"{_name(gap, gaps)} is {size}: {found}."
+        if len(gaps) <= _MOST_SENTENCES or gap not in silent:
+            yield _size(gap, _name(gap, gaps))
+    if silent and len(gaps) > _MOST_SENTENCES:
+        yield f"No gap is shown in {listing(_name(gap, gaps) for gap in silent)}."
+
+
+def _size(gap: Gap, name: str) -> str:
+    if not gap.estimate.has_interval:
+        return f"{name} is not estimable{': ' + gap.note if gap.note else ''}."
+    found = "a gap beyond noise" if gap.estimate.low > 0 else "no gap shown"
+    return f"{name} is {points(gap.estimate.value)} (95 % interval {interval(gap.estimate)}): {found}."
 
 
 def _accuracy(accuracy: Estimate | None, other: Estimate | None) -> list[str]:

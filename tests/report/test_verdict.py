@@ -3,7 +3,7 @@
 import pytest
 
 from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Path, Tone, Training
-from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, unmeasured_verdict
+from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps, unmeasured_verdict
 
 NAN = float("nan")
 LESS, SAME, MORE = (-0.06, -0.02), (-0.04, 0.01), (0.01, 0.05)
@@ -71,3 +71,19 @@ def test_without_s_the_penalties_and_a_certificate_are_what_is_known() -> None:
         None, None, Certificate("dDP is at most 20 points.", "Female", "", [], {}, (0.3, 0.3))
     )
     assert claimed.title == "dDP is at most 20 points."
+
+
+def test_many_gaps_that_show_nothing_share_a_sentence() -> None:
+    scopes = ("sex", "race", "age", "job")
+    gaps = [compared(name, SAME, scope) for scope in scopes for name in ("dEO", "dDP")]
+    gaps[0] = compared("dEO", LESS)
+    sentences = comparison_verdict(gaps, "vanilla", None, None).sentences
+    assert len(sentences) == 2
+    assert sentences[1].startswith("No difference is shown in dDP (sex), dEO (race), ")
+    alone = [Gap(gap.name, gap.scope, Estimate(*SMALL)) for gap in gaps]
+    alone[0] = Gap("dEO", "sex", Estimate(*LARGE))
+    sentences = gaps_verdict(alone, None).sentences
+    assert len(sentences) == 2
+    assert sentences[1].startswith("No gap is shown in dDP (sex), ")
+    assert "8 intervals" in several_gaps(alone)[0]
+    assert several_gaps(alone[:3]) == []
