@@ -104,7 +104,7 @@ def _subject(run: RunFolder) -> str:
     if eta is None:
         return name
     if eta == 0:
-        return "vanilla (eta 0)"
+        return "vanilla"
     beta = (run.config.get("lambda_update") or {}).get("beta")
     return f"FairRF, eta {eta:g}" + ("" if beta is None else f", beta {beta:g}")
 

@@ -47,7 +47,7 @@ def test_a_foreign_run_is_reported_with_what_it_has(folder: Path) -> None:
     assert facts.verdict.tone == "unknown"
     assert set(facts.as_dict()["absent"]) >= {"gaps", "groups", "front", "training", "data"}
     (folder / "config.yaml").write_text("model: {init_args: {eta: 0.0}}")
-    assert run_facts(RunFolder(folder)).subject == "vanilla (eta 0)"
+    assert run_facts(RunFolder(folder)).subject == "vanilla"
 
 
 def test_lambda_alone_makes_a_path(folder: Path) -> None:
