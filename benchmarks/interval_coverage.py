@@ -62,7 +62,7 @@ def sample(successes: Tensor, totals: list[int]) -> RateSample:
 def one_model(rates: list[float], totals: list[int]) -> None:
     """Simulate the gap of one model."""
     drawn = torch.from_numpy(np.random.default_rng(1).binomial(totals, rates, size=(SAMPLES, len(rates))))
-    parts = [gap_interval(sample(part, totals), num_draws=NUM_DRAWS) for part in drawn.split(500)]
+    parts = [gap_interval(sample(part, totals), num_draws=NUM_DRAWS) for part in torch.split(drawn, 500)]
     low, high = (torch.cat(limits) for limits in zip(*parts, strict=True))
     report(f"gap {rates} n {totals}", low, high, max(rates) - min(rates))
 
@@ -75,7 +75,7 @@ def two_models(first: list[float], second: list[float], totals: list[int], toget
     rng = np.random.default_rng(1)
     draws = [rng.multinomial(n, p, size=SAMPLES) for n, p in zip(totals, cells, strict=True)]
     parts = []
-    for part in torch.from_numpy(np.stack(draws, 1)).split(500):
+    for part in torch.split(torch.from_numpy(np.stack(draws, 1)), 500):
         ours, theirs = (
             sample(part[..., 0] + part[..., 1], totals),
             sample(part[..., 0] + part[..., 2], totals),

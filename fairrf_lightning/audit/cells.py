@@ -69,7 +69,7 @@ class CellCounts:
         if name not in self._numbers:
             if len(self.names) == MAX_CELLS:
                 raise InputError(
-                    f"the attributes have more than {MAX_CELLS} combinations of values; name fewer attributes, "
+                    f"the attributes have more than {MAX_CELLS} combinations of values: name fewer of them, "
                     "or make columns of a few groups, such as age bands."
                 )
             self._numbers[name] = len(self.names)

@@ -22,7 +22,7 @@ from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.gap_interval import RateSample, gap_interval
 from fairrf_lightning.metrics.intervals import normal_quantile
 
-_SAMPLES = 200
+_SAMPLES = 100
 _DRAWS = 256
 _MOST = 10**9
 _RATES = {"dDP": "selection_rate", "dEO": "true_positive_rate"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from fairrf_lightning.errors import InputError
 
 _BATCH_ROWS = 1 << 18
 _BLOCK_BYTES = 1 << 24
+_MOST_COMBINATIONS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -119,26 +121,28 @@ def _cell_numbers(columns: list[Any], cells: CellCounts) -> Ints:
     joint = np.zeros(len(columns[0]), np.int64)
     values = []
     for column in columns:
-        encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
-        encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+        encoded = _encoded(column)
         texts = [value_text(value) for value in encoded.dictionary.to_pylist()]
         values.append([None if text in MISSING_VALUES else text for text in texts])
         joint = joint * len(texts) + encoded.indices.to_numpy(zero_copy_only=False)
     sizes = [len(texts) for texts in values]
-    total = int(np.prod(sizes))
-    present = np.flatnonzero(np.bincount(joint, minlength=total)) if total <= 1 << 20 else np.unique(joint)
-    lookup = np.zeros(total if total <= 1 << 20 else 0, np.int64)
-    if not len(lookup):
-        raise InputError("the columns of groups have too many different values to be groups.")
-    for code in present:
+    if math.prod(sizes) > _MOST_COMBINATIONS:
+        raise InputError(f"the columns of groups have {sizes} different values: too many to be groups.")
+    lookup = np.zeros(math.prod(sizes), np.int64)
+    for code in np.flatnonzero(np.bincount(joint, minlength=len(lookup))):
         places = np.unravel_index(code, sizes)
         lookup[code] = cells.number(tuple(v[p] for v, p in zip(values, places, strict=True)))
     return lookup[joint]
 
 
-def _binary(name: str, column: Any) -> Ints:
+def _encoded(column: Any) -> Any:
+    """Return a column as one array of codes of its distinct values, missing ones among them."""
     encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+
+
+def _binary(name: str, column: Any) -> Ints:
+    encoded = _encoded(column)
     codes = []
     for value in encoded.dictionary.to_pylist():
         text = (value_text(value) or "").lower()

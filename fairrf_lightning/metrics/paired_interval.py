@@ -58,8 +58,10 @@ def gap_difference_interval(
     """
     normal_quantile(level)  # refuses an impossible level
     tail = (1 - level) / 2
-    own, other = normal_draws(num_draws, 2, *first.rates.shape[-2:]).to(first.rates).unbind(1)
-    mirrored = [_mirrored(sample, num_draws, index) for index, sample in enumerate((first, second))]
+    shape = first.rates.shape[-2:]
+    drawn = normal_draws(num_draws, 2 * shape.numel() + 2).to(first.rates)
+    own, other = drawn[:, 2:].reshape(num_draws, 2, *shape).unbind(1)
+    mirrored = [_mirrored(sample, drawn[:, index]) for index, sample in enumerate((first, second))]
     shared = correlation.unsqueeze(-3).clamp(-1, 1)
     paired = shared * own + (1 - shared.square()).sqrt() * other
     gaps = median_gap(first, num_draws), median_gap(second, num_draws)
@@ -86,7 +88,7 @@ def gap_difference_interval(
     return low.masked_fill(unknown, torch.nan), high.masked_fill(unknown, torch.nan)
 
 
-def _mirrored(sample: RateSample, num_draws: int, index: int) -> Tensor:
+def _mirrored(sample: RateSample, normal: Tensor) -> Tensor:
     """Return which draws ``(..., B)`` have the rates mirrored: as many as the gap may point that way."""
     rates, variances = sample.rates, sample.variances()
     ends = rates.argsort(-1)[..., [0, -1]]
@@ -94,8 +96,8 @@ def _mirrored(sample: RateSample, num_draws: int, index: int) -> Tensor:
     certainty = ((rates.amax(-1) - rates.amin(-1)) / error).amax(-1)
     # Beyond two standard errors the direction is known.
     share = (torch.special.ndtr(-certainty) - 0.025).clamp(min=0)
-    uniform: Tensor = torch.special.ndtr(normal_draws(num_draws, 2)[:, index].to(rates))
-    return uniform < share.unsqueeze(-1)
+    chosen: Tensor = torch.special.ndtr(normal) < share.unsqueeze(-1)
+    return chosen
 
 
 def _draw_widths(sample: RateSample, normal: Tensor, mirrored: Tensor) -> Tensor:

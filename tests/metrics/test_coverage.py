@@ -43,7 +43,8 @@ def test_the_gap_is_covered(rates: list[float], totals: list[int]) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "totals"),
     [
-        ([0.3, 0.3], [0.2, 0.4], [50, 50]),  # a fair model against an unfair one
+        ([0.3, 0.3], [0.2, 0.4], [2000, 1000]),  # a fair model against an unfair one
+        ([0.2, 0.4], [0.25, 0.45], [50, 50]),
         ([0.25, 0.35], [0.2, 0.4], [2000, 1000]),
         ([0.2, 0.25, 0.3, 0.35, 0.4], [0.2, 0.25, 0.3, 0.35, 0.4], [1000, 1000, 1000, 1000, 1000]),
     ],

@@ -1,0 +1,216 @@
+"""Group figures against fairlearn and scikit-learn, and bounds against brute force."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fairlearn.metrics import MetricFrame, false_positive_rate, selection_rate, true_positive_rate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, roc_auc_score
+
+from fairrf_lightning.audit import cells as cells_module
+from fairrf_lightning.audit.command import count_rows
+from fairrf_lightning.audit.missing import gap_bounds
+from fairrf_lightning.audit.result import audit
+from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
+
+METRICS = {
+    "accuracy": accuracy_score,
+    "selection_rate": selection_rate,
+    "true_positive_rate": true_positive_rate,
+    "false_positive_rate": false_positive_rate,
+}
+
+
+def draw(rows: int = 3000, seed: int = 0) -> tuple[Any, Any, pd.DataFrame]:
+    rng = np.random.default_rng(seed)
+    attributes = pd.DataFrame(
+        {"race": rng.choice(["a", "b", "c"], rows), "sex": rng.choice(["f", "m"], rows)}
+    )
+    probs = np.round(rng.beta(2, 2 + (attributes["race"] == "a"), rows), 3)  # with ties
+    return (rng.random(rows) < probs).astype(int), probs, attributes
+
+
+def grouping(result: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(one for one in result["groupings"] if one["name"] == name)
+    return found
+
+
+def test_group_figures_equal_fairlearns_metric_frame() -> None:
+    target, probs, attributes = draw()
+    result = audit(count_rows(target, probs[None], attributes), ["race", "sex"], source={})
+    decisions = (probs >= 0.5).astype(int)
+    for name, columns in (("race", ["race"]), ("sex", ["sex"]), ("race x sex", ["race", "sex"])):
+        frame = MetricFrame(
+            metrics=METRICS, y_true=target, y_pred=decisions, sensitive_features=attributes[columns]
+        )
+        aucs = MetricFrame(
+            metrics={"auc": roc_auc_score},
+            y_true=target,
+            y_pred=probs,
+            sensitive_features=attributes[columns],
+        )
+        groups = {group["name"]: group for group in grouping(result, name)["groups"]}
+        assert len(groups) == len(frame.by_group)
+        for key, expected in frame.by_group.iterrows():
+            group = groups[", ".join(key) if isinstance(key, tuple) else key]
+            for metric in METRICS:
+                assert group[metric] == pytest.approx(expected[metric], abs=1e-12)
+            assert group["auc"] == pytest.approx(aucs.by_group.loc[key, "auc"], abs=1e-12)
+            assert group["auc_error"] == 0
+        gap = next(gap for gap in grouping(result, name)["gaps"] if gap["gap"] == "dDP")
+        assert gap["value"] == pytest.approx(frame.difference()["selection_rate"], abs=1e-12)
+
+
+def test_gaps_and_intervals_are_those_of_the_metrics() -> None:
+    target, probs, attributes = draw()
+    result = audit(count_rows(target, probs[None], attributes[["race"]]), ["race"], source={})
+    groups = torch.from_numpy(pd.factorize(attributes["race"], sort=True)[0])
+    classes: dict[str, Any] = {
+        "dDP": DemographicParityGap,
+        "dEO": EqualOpportunityGap,
+        "dEOdds": EqualizedOddsGap,
+    }
+    for gap in grouping(result, "race")["gaps"]:
+        metric = classes[gap["gap"]](3, mode=gap["mode"])
+        metric.update(torch.from_numpy(probs), torch.from_numpy(target), groups)
+        low, high = metric.interval()
+        found = gap["value"], gap["low"], gap["high"]
+        assert found == pytest.approx((metric.compute().item(), low.item(), high.item()), abs=1e-9)
+
+
+def test_calibration_is_measured_in_ten_bins() -> None:
+    target, probs, attributes = draw(500)
+    result = audit(count_rows(target, probs[None], attributes[["sex"]]), ["sex"], source={})
+    bins = np.minimum((probs * 10).astype(int), 9)
+    errors = [abs(probs[bins == b].sum() - target[bins == b].sum()) for b in range(10)]
+    assert result["overall"]["calibration_error"] == pytest.approx(sum(errors) / 500, abs=1e-12)
+    assert result["overall"]["mean_probability"] == pytest.approx(probs.mean(), abs=1e-12)
+
+
+def test_auc_of_many_rows_is_within_its_stated_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    target, probs = rng.integers(0, 2, 5000), rng.random(5000)
+    attributes = pd.DataFrame({"g": rng.choice(["x", "y"], 5000)})
+    monkeypatch.setattr(cells_module, "EXACT_ROWS", 3000)
+    monkeypatch.setattr(cells_module, "BINS", 1 << 10)
+    counts = cells_module.CellCounts()
+    counts._histogram = np.zeros((0, 2, 1 << 10), np.uint32)
+    for start in range(0, 5000, 1000):
+        rows = slice(start, start + 1000)
+        numbers = np.array([counts.number((value,)) for value in attributes["g"][rows]])
+        decisions = (probs[None, rows] >= 0.5).astype(np.int64)
+        counts.update(cells_module.Batch(target[rows], numbers, decisions, probs[None, rows]))
+    counts.number(("late",))  # a group that turns up after the scores were binned
+    overall = audit(counts, ["g"], source={})["overall"]
+    assert 0 < overall["auc_error"] < 1e-3
+    assert abs(overall["auc"] - roc_auc_score(target, probs)) <= overall["auc_error"]
+
+
+def test_small_groups_are_not_estimable_and_named() -> None:
+    target, probs, attributes = draw(300)
+    attributes.loc[:4, "race"] = "rare"
+    result = audit(count_rows(target, probs[None], attributes[["race"]]), ["race"], source={}, min_rows=10)
+    found = grouping(result, "race")
+    assert [group["estimable"] for group in found["groups"]] == [True, True, True, False]
+    assert all(gap["left_out"] == ["rare"] and gap["estimable"] for gap in found["gaps"])
+    alone = audit(count_rows(target, probs[None], attributes[["race"]]), ["race"], source={}, min_rows=1000)
+    for gap in grouping(alone, "race")["gaps"]:
+        assert not gap["estimable"]
+        assert gap["value"] is gap["low"] is gap["against"] is None
+
+
+def test_verdicts_on_two_models() -> None:
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 2, 6000)
+    attributes = pd.DataFrame({"g": np.where(group, "x", "y")})
+    target = rng.integers(0, 2, 6000)
+    noise = rng.random(6000)
+    fair, unfair = np.clip(noise, 0, 1), np.clip(noise + 0.2 * (group - 0.5), 0, 1)
+    for models, expected in (
+        ((fair, unfair), "fairer, beyond noise"),
+        ((unfair, fair), "less fair, beyond noise"),
+        ((fair, fair), "no difference shown"),
+    ):
+        result = audit(count_rows(target, np.stack(models), attributes), ["g"], source={})
+        for gap in grouping(result, "g")["gaps"]:
+            assert gap["against"]["verdict"] == expected
+            assert gap["against"]["difference_low"] <= gap["against"]["difference"] + 1e-3
+
+
+def brute_bounds(n: list[int], x: list[int], unknown: int, positives: int) -> tuple[float, float]:
+    """Over all whole assignments of the unknown rows to the groups."""
+
+    def splits(total: int, parts: int) -> list[tuple[int, ...]]:
+        return [s for s in itertools.product(range(total + 1), repeat=parts) if sum(s) == total]
+
+    gaps = []
+    for up in splits(positives, len(n)):
+        for down in splits(unknown - positives, len(n)):
+            rates = [(xg + a) / (ng + a + b) for xg, ng, a, b in zip(x, n, up, down, strict=True)]
+            gaps.append(max(rates) - min(rates))
+    return min(gaps), max(gaps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_bounds_hold_for_all_memberships(data: st.DataObject) -> None:
+    groups = data.draw(st.integers(2, 3))
+    n = [data.draw(st.integers(1, 12)) for _ in range(groups)]
+    x = [data.draw(st.integers(0, total)) for total in n]
+    unknown = data.draw(st.integers(0, 6))
+    positives = data.draw(st.integers(0, unknown))
+    low, high = gap_bounds(np.array(n), np.array(x), unknown, positives)
+    smallest, largest = brute_bounds(n, x, unknown, positives)
+    assert high == pytest.approx(largest, abs=1e-9)
+    assert low <= smallest + 1e-9
+    assert smallest - low <= 1 / min(n)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000))
+def test_the_smallest_gap_is_that_of_a_linear_programme(seed: int) -> None:
+    from scipy.optimize import linprog  # noqa: PLC0415 - the independent reference of this test
+
+    rng = np.random.default_rng(seed)
+    groups = int(rng.integers(2, 5))
+    n = rng.integers(1, 60, groups)
+    x = rng.binomial(n, rng.random(groups))
+    unknown, positives = (int(v) for v in sorted(rng.integers(0, 30, 2), reverse=True))
+    low, _ = gap_bounds(n, x, unknown, positives)
+    overall = (x.sum() + positives) / (n.sum() + unknown)
+
+    def feasible(bottom: float, top: float) -> bool:
+        """Whether divisible rows can bring all rates between the two."""
+        eye = np.eye(groups)
+        upper = np.block([[-(1 - bottom) * eye, bottom * eye], [(1 - top) * eye, -top * eye]])
+        limits = np.concatenate([x - bottom * n, top * n - x])
+        sums = np.block([[np.ones(groups), np.zeros(groups)], [np.zeros(groups), np.ones(groups)]])
+        found = linprog(np.zeros(2 * groups), upper, limits, sums, [positives, unknown - positives])
+        return bool(found.status == 0)
+
+    # no window of nine tenths of the width holds, wherever it is; one a little wider does
+    starts = np.linspace(max(0.0, overall - 0.9 * low), overall, 15)
+    if low > 1e-3:
+        assert not any(feasible(start, start + 0.9 * low) for start in starts)
+    starts = np.linspace(max(0.0, overall - 1.1 * low - 1e-6), overall, 40)
+    assert any(feasible(start, start + 1.1 * low + 2e-3) for start in starts)
+
+
+def test_rows_of_unknown_group_give_bounds_not_a_refusal() -> None:
+    target, probs, attributes = draw(600)
+    attributes["race"] = attributes["race"].where(np.arange(600) % 20 != 0)
+    result = audit(count_rows(target, probs[None], attributes), ["race", "sex"], source={})
+    found = grouping(result, "race")
+    assert found["unknown_rows"] == 30
+    for gap in found["gaps"]:
+        assert (gap["bounds"] is None) == (gap["mode"] == "prob")
+        if gap["bounds"]:
+            assert gap["bounds"][0] <= gap["value"] <= gap["bounds"][1]
+    assert grouping(result, "sex")["gaps"][0]["bounds"] is None
