@@ -16,12 +16,12 @@ _DRAWS = 2000
 def sample_box(
     columns: Array, sensitive: Array, level: float = 0.96, seed: int = 0
 ) -> tuple[Box, tuple[float, float]]:
-    """Estimate where the correlations of S with the columns lie, and S's share, all at once at ``level``.
+    """Estimate intervals of S's correlations with the columns and of its share, together at ``level``.
 
     The share gets a quarter of the error and Wilson's interval. The correlations get intervals
     ``tanh(atanh(r) -+ c se)`` with standard errors from the bootstrap and one factor ``c`` for all, which is
-    such that the largest deviation over the columns stays below it (the bootstrap of the maximum). Of a column
-    that hardly varies in the sample nothing is said: its interval is [-1, 1].
+    such that the largest deviation over the columns stays below it (the bootstrap of the maximum). Of a
+    column that hardly varies in the sample nothing is said: its interval is [-1, 1].
 
     Args:
         columns: Columns ``(n, K)`` of the sampled rows.
@@ -32,8 +32,8 @@ def sample_box(
     counts = int(sensitive.sum()), int(len(sensitive) - sensitive.sum())
     if len(sensitive) < FEWEST_ROWS or min(counts) < _FEWEST_EACH:
         raise InputError(
-            f"audit sample: {len(sensitive)} rows with a known S, {counts[0]} of the group and {counts[1]} others; "
-            f"expected at least {FEWEST_ROWS} rows and {_FEWEST_EACH} of each. A few hundred give a useful bound."
+            f"audit sample: {counts[0]} rows of the group and {counts[1]} others, expected at least "
+            f"{FEWEST_ROWS} in all and {_FEWEST_EACH} of each. A few hundred give a useful bound."
         )
     low, high = wilson_interval(counts[0], len(sensitive), 1 - (1 - level) / 4)
     share = float(low), float(high)

@@ -86,9 +86,13 @@ def certify(
     groups = None if sensitive is None else sensitive.cpu().numpy() > 0
     return Certificate(
         rows=rows,
-        population={mode: population_bound(p, table, box, proxies.share, certain) for mode, p in by_mode.items()},
+        population={
+            mode: population_bound(p, table, box, proxies.share, level=certain) for mode, p in by_mode.items()
+        },
         measured={
-            mode: float(p[groups].mean() - p[~groups].mean()) for mode, p in by_mode.items() if groups is not None
+            mode: float(p[groups].mean() - p[~groups].mean())
+            for mode, p in by_mode.items()
+            if groups is not None
         },
         num_rows=len(preds),
         level=level,

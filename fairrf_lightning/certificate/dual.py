@@ -5,11 +5,12 @@ for any weights y. Then
 
     cov(s, p) = a' y + cov(s, r),     with a = corr(S, X) somewhere in a box,
 
-and cov(s, r) is at most sd(r) for any S, or at most T_q(r) / sqrt(q (1 - q)) for a binary S with share q, where
-T_q(r) is E[S r] if S were 1 exactly on the share q of the rows with the largest r. So **every** y
+and cov(s, r) is at most sd(r) for any S, or at most T_q(r) / sqrt(q (1 - q)) for a binary S with share q,
+where T_q(r) is E[S r] if S were 1 exactly on the share q of the rows with the largest r. So **every** y
 proves an upper bound; the search below only makes it small, and an inexact search cannot make it wrong. With
 the first bound of cov(s, r) and a known ``a``, the least upper bound is the tight interval by positive
-semi-definiteness; no matrix is inverted, so columns may be collinear.
+semi-definiteness; no matrix is inverted, so columns may be collinear. With the second it is the value of a
+linear programme over all S between 0 and 1, so that no better bound exists.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _box_terms(y: Array, box: Box, smooth: float) -> tuple[float, Array, Array]:
 def _minimise(objective: Objective, point: Array, stages: Array, floor: float) -> Array:
     """Minimise a smoothed convex function by Newton's method, with less and less smoothing."""
     identity = np.eye(len(point))
-    for smooth in stages:
+    for smooth in stages if len(point) else ():
         found = objective(point, smooth)
         for _ in range(_MOST_STEPS):
             value, gradient, hessian = found

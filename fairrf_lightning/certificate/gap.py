@@ -34,8 +34,9 @@ class GapBound:
         low: Least possible gap.
         high: Largest possible gap.
         rho: Limits of the correlation of S with the prediction, for any S (not only a binary one).
-        by_method: Bounds of the absolute gap: ``share`` knows S's share only, ``paper`` is Theorem 2 for K
-            features, ``tight`` follows from positive semi-definiteness, ``binary`` also uses that S is 0 or 1.
+        by_method: Bounds of the absolute gap: ``share`` knows S's share only, ``paper`` is Theorem 2 for
+            K features, ``tight`` follows from positive semi-definiteness, ``binary`` also uses that S is 0
+            or 1.
         spread: Standard deviation of the prediction.
     """
 
@@ -183,9 +184,9 @@ def _paper_radius(preds: Array, columns: Array, box: Box) -> float:
 def _check_possible(up: _Upper, down: _Upper, spread: float) -> None:
     if up.covariance + down.covariance < -_TOLERANCE * spread or up.binary + down.binary < -_TOLERANCE:
         raise ImpossibleError(
-            "correlations: no S can have these correlations with these columns on these rows. Take all of them, "
-            "and the share, from the same source; where a figure is rounded or another population's, give "
-            "an interval [low, high]."
+            "correlations: no S can have these correlations with these columns on these rows. Take all of "
+            "them, and the share, from the same source; where a figure is rounded or another population's, "
+            "give an interval [low, high]."
         )
 
 
@@ -201,8 +202,12 @@ def _checked(
     if box.low.shape != (num_columns,) or box.high.shape != (num_columns,):
         raise InputError(f"correlations: expected {num_columns} numbers, one for each related column.")
     if not ((box.low >= -1) & (box.low <= box.high) & (box.high <= 1)).all():
-        raise InputError("correlations: expected numbers from -1 to 1, and no lower limit above its upper one.")
+        raise InputError(
+            "correlations: expected numbers from -1 to 1, and no lower limit above its upper one."
+        )
     limits = share if isinstance(share, tuple) else (share, share)
     if not 0 < limits[0] <= limits[1] < 1:
-        raise InputError(f"share = {share}: expected a number between 0 and 1, or such limits, the lower first.")
+        raise InputError(
+            f"share = {share}: expected a number between 0 and 1, or such limits, the lower first."
+        )
     return box, limits

@@ -55,8 +55,8 @@ def read_proxies(path: str, columns: Sequence[str]) -> Proxies:
     correlations = content.get("correlations")
     if not isinstance(correlations, dict) or not correlations:
         raise InputError(
-            f"{path}: correlations is missing: expected a line for each column that S is known to correlate with, "
-            "such as 'age: -0.09' or 'relationship=Wife: [0.28, 0.33]'."
+            f"{path}: correlations is missing: expected a line for each column whose correlation with S is "
+            "known, such as 'age: -0.09' or 'relationship=Wife: [0.28, 0.33]'."
         )
     names = [str(name) for name in correlations]
     for name in names:
@@ -104,8 +104,9 @@ def sample_proxies(
     frame = frame[kept & frame[sensitive].notna().to_numpy()]
     group = chosen_group(sorted(frame[sensitive].unique()), group, sensitive)
     columns = encoder.transform(frame).double().numpy()
-    box, share = sample_box(columns, (frame[sensitive] == group).to_numpy(dtype=np.float64), level)
-    source = f"{path}, {len(frame):,} rows where {sensitive} is known"
+    member = np.asarray(frame[sensitive] == group, dtype=np.float64)
+    box, share = sample_box(columns, member, level)
+    source = f"{path} ({len(frame):,} rows)"
     return Proxies(encoder.columns, box, share, group, source, level)
 
 
@@ -152,8 +153,8 @@ def _check_name(path: str, name: str, columns: Sequence[str]) -> None:
         return
     if dummies := [column for column in columns if column.startswith(f"{name}=")]:
         raise InputError(
-            f"{path}: {name} is a column of categories, each of which has its own correlation with S: name them, "
-            f"such as {', '.join(dummies[:3])}."
+            f"{path}: {name} is a column of categories, each of which has its own correlation with S: name "
+            f"them, such as {', '.join(dummies[:3])}."
         )
     raise InputError(f"{path}: the model has no column {name}; {did_you_mean(name, columns)}")
 

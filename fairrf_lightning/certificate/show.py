@@ -37,9 +37,9 @@ def statements(certificate: Certificate) -> Iterator[str]:
     )
     for mode, bound in certificate.rows.items():
         yield (
-            f"Certain for these {certificate.num_rows:,} rows, {condition}: the mean of the {_NAMES[mode]} for "
-            f"'{known.group}' minus that of all others is between {bound.low:.3f} and {bound.high:.3f}; dDP is at "
-            f"most {bound.bound:.3f}."
+            f"Certain for these {certificate.num_rows:,} rows, {condition}: the mean of the {_NAMES[mode]} "
+            f"for '{known.group}' minus that of all others is between {bound.low:.3f} and {bound.high:.3f}; "
+            f"dDP is at most {bound.bound:.3f}."
         )
         if bound.low > 0 or bound.high < 0:
             yield f"A gap is certain: dDP of the {_NAMES[mode]} is at least {_least(certificate, mode):.3f}."
@@ -93,10 +93,7 @@ def _bounds(certificate: Certificate) -> Table:
         figures = [f"{bound.by_method[method]:.3f}" for bound in certificate.rows.values()]
         table.add_row(label, *figures)
     if any(value is not None for value in certificate.population.values()):
-        limits = [
-            "-" if value is None else f"{value:.3f}"
-            for value in certificate.population.values()
-        ]
+        limits = ["-" if value is None else f"{value:.3f}" for value in certificate.population.values()]
         table.add_row(f"the population, {certificate.level:.0%}", *limits)
     if certificate.measured:
         gaps = [f"{abs(gap):.3f}" for gap in certificate.measured.values()]

@@ -29,7 +29,7 @@ def theorem_1(rho_xy: float, rho_yz: float) -> tuple[float, float]:
 
 
 def theorem_2(rho_fs: float, rho_fp: float) -> tuple[float, float]:
-    """Bound ``rho(S, p)`` where feature f has at least ``rho_fs`` with S, at most ``rho_fp`` with p (Theorem 2).
+    """Bound ``rho(S, p)`` by one feature that correlates with S but hardly with p (Theorem 2).
 
     With ``rho_fs = cos(alpha)`` and ``rho_fp = sin(delta)`` it lies within ``-+ sin(alpha + delta)``.
     The paper does not say that this needs ``alpha + delta <= pi / 2``: beyond, nothing is known, and the
@@ -43,7 +43,8 @@ def theorem_2(rho_fs: float, rho_fp: float) -> tuple[float, float]:
     >>> print(f"{low:.1f} {high:.1f}")
     -0.6 0.6
     """
-    return k_feature_interval(torch.tensor([rho_fs]), torch.tensor([rho_fp]))
+    pair = torch.tensor([rho_fs, rho_fp], dtype=torch.float64)
+    return k_feature_interval(pair[:1], pair[1:])
 
 
 def k_feature_interval(a: Tensor, b: Tensor) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from fairrf_lightning.datamodules.options import (
     check_at_least,
     check_related,
     check_split,
-    split_sizes,
+    split_rows,
 )
 from fairrf_lightning.datamodules.quarantine import check_stand_ins
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
@@ -271,7 +271,7 @@ class TabularDataModule(LightningDataModule, ABC):
     def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
         table = self.read()
         self._check_related([name for name in table.columns if name != self.target])
-        rows = self._split(len(table))
+        rows = split_rows(len(table), self.split, self.split_seed)
         if encoder_state is None:
             hidden = {self.target, *(self.related if self.remove_related else ())}
             hidden |= set() if self.include_sensitive else {self.sensitive}
@@ -314,13 +314,6 @@ class TabularDataModule(LightningDataModule, ABC):
             columns = list(range(self.ksmote.n_clusters))
             return RelatedBeside(indicators(clusters, len(columns)), {"cluster": columns})
         return None
-
-    def _split(self, num_rows: int) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(self.split_seed)
-        order = torch.randperm(num_rows, generator=generator)
-        train, val, _ = split_sizes(num_rows, self.split)
-        parts = order.tensor_split((train, train + val))
-        return dict(zip(("train", "val", "test"), parts, strict=True))
 
     def _loader(
         self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import torch
+from torch import Tensor
+
 from fairrf_lightning.errors import InputError, did_you_mean
 
 _PARTS = ("train", "val", "test")
@@ -55,3 +58,11 @@ def split_sizes(num_rows: int, split: Sequence[float]) -> list[int]:
     if min(sizes) < 1:
         raise InputError(f"{num_rows} rows are too few for a split into {list(split)}")
     return sizes
+
+
+def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> dict[str, Tensor]:
+    """Return the row numbers of ``train``, ``val`` and ``test``, drawn by the seed."""
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
+    train, val, _ = split_sizes(num_rows, split)
+    parts = order.tensor_split((train, train + val))
+    return dict(zip(("train", "val", "test"), parts, strict=True))
