@@ -43,11 +43,12 @@ _COMMANDS = {
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "labels": ("fairrf_lightning.audit.labels", "run_labels"),
     "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
+    "report": ("fairrf_lightning.report.command", "run_report"),
     "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
     "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
 }
 # Which extra brings the packages of a command; reproduce otherwise.
-_EXTRAS = {"dashboard": "wandb", "sweep": "sweep"}
+_EXTRAS = {"dashboard": "wandb", "report": "report", "sweep": "sweep"}
 
 
 class FairRFCLI(LightningCLI):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fairrf_lightning.audit.result import audit, write_audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.intervals import normal_quantile
+from fairrf_lightning.report import end_with_report
+from fairrf_lightning.report.audit_facts import audit_facts
 
 
 def run_audit(args: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +32,10 @@ def run_audit(args: Sequence[str]) -> dict[str, Any]:
     result = (_of_predictions if options.predictions else _of_checkpoint)(options, rest)
     print_audit(result)
     paths = write_audit(result, Path(options.out))
-    Console().print(f"Wrote {' and '.join(map(str, paths))}", highlight=False, soft_wrap=True)
+    written, hint = end_with_report(partial(audit_facts, result), options.out)
+    Console().print(f"Wrote {', '.join(map(str, [*paths, *written]))}", highlight=False, soft_wrap=True)
+    if hint:
+        Console().print(hint, highlight=False, markup=False, soft_wrap=True)
     return result
 
 

@@ -34,7 +34,7 @@ class RunRecord(SaveConfigCallback):
         )
         record = {
             "seed": self.config.get("seed_everything"),
-            "versions": _versions(),
+            "versions": package_versions(),
             **describe_data(trainer),
         }
         (directory / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
@@ -50,7 +50,8 @@ def run_directory(trainer: Trainer) -> Path | None:
     return Path(logger.save_dir or trainer.default_root_dir) / str(logger.name) / number
 
 
-def _versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
+    """Return the versions that figures depend on."""
     return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
 
 

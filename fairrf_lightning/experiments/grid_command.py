@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 
+import pandas as pd
 from jsonargparse import Namespace
+from rich.console import Console
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
@@ -20,6 +23,7 @@ from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Sched
 from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.penalty import Given
+from fairrf_lightning.report import Facts, end_with_report
 from fairrf_lightning.short_names import SHORT_NAMES, ShortNameParser
 
 _MODELS = SHORT_NAMES["model"]
@@ -48,14 +52,31 @@ def run_grid(args: Sequence[str]) -> None:
         results = run_settings(
             make_data, settings, seeds, schedule, path=path, advance=advance, workers=workers
         )
-    summary = summarise(results)
-    chosen = recommend(summary, options.max_accuracy_loss)
-    files = [path]
-    if options.plot and chosen.with_s is not None:
-        title = f"{name}: test split, mean and standard deviation of {len(seeds)} seeds"
-        files += plot_pareto(summary, chosen, folder / "pareto", title)
+    _finish(results, options, data, folder)
+
+
+def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, folder: Path) -> None:
+    summary, num_seeds = summarise(results), results["seed"].nunique()
     budget = options.max_accuracy_loss
-    print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=len(seeds), files=files)
+    chosen = recommend(summary, budget)
+    files, hint = [folder / "results.csv"], ""
+    if options.plot and chosen.with_s is not None:
+        name = getattr(data, "name", type(data).__name__)
+        title = f"{name}: test split, mean and standard deviation of {num_seeds} seeds"
+        files += plot_pareto(summary, chosen, folder / "pareto", title)
+    if options.report:
+        written, hint = end_with_report(partial(_facts, results, budget, data), folder)
+        files += written
+    print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=num_seeds, files=files)
+    if hint:
+        Console().print(hint, highlight=False, markup=False, soft_wrap=True)
+
+
+def _facts(results: pd.DataFrame, budget: float, data: TabularDataModule) -> Facts:
+    from fairrf_lightning.report.results_facts import grid_facts  # noqa: PLC0415 - optional dependencies
+    from fairrf_lightning.report.run_facts import data_of  # noqa: PLC0415
+
+    return grid_facts(results, max_accuracy_loss=budget, data=data_of(data))
 
 
 def _parser() -> ShortNameParser:
@@ -89,6 +110,7 @@ def _parser() -> ShortNameParser:
     add("--workers", type=int, default=None, help=WORKERS_HELP)
     add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
+    add("--report", type=bool, default=True, help="Write report.html and model_card.md.")
     return parser
 
 

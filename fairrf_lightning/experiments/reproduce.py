@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from fairrf_lightning.experiments.report import write_report
 from fairrf_lightning.experiments.runner import Request, run_requests
 from fairrf_lightning.experiments.setting import Schedule
 from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
+from fairrf_lightning.report import end_with_report
+from fairrf_lightning.report.results_facts import reproduction_facts
 
 
 def run_reproduce(args: Sequence[str]) -> None:
@@ -44,7 +47,13 @@ def run_reproduce(args: Sequence[str]) -> None:
     schedule = Schedule(epochs=options.epochs)
     results = reproduce(parts, folder, list(range(options.seeds)), schedule, options.workers)
     draw_figures(results, folder / "figures")
-    Console().print(f"Wrote {write_report(results, folder)}", highlight=False)
+    written, hint = end_with_report(
+        partial(reproduction_facts, results), folder, page="reproduction.html", card="reproduction_card.md"
+    )
+    files = [write_report(results, folder), *written]
+    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
+    if hint:
+        Console().print(hint, highlight=False, markup=False, soft_wrap=True)
 
 
 def reproduce(

@@ -17,6 +17,9 @@ import torch
 
 from fairrf_lightning.experiments.pareto import plot_trials
 from fairrf_lightning.experiments.progress import progress_bar
+from fairrf_lightning.report import end_with_report
+from fairrf_lightning.report.run_facts import data_of
+from fairrf_lightning.report.sweep_facts import sweep_facts
 from fairrf_lightning.sweep.choice import choose, params_of, trials_frame, write_trials
 from fairrf_lightning.sweep.chosen_config import fit_config, write_config
 from fairrf_lightning.sweep.loop import Counter, Sweep
@@ -79,7 +82,21 @@ def _finish(options: SweepOptions, study: optuna.Study) -> None:
     if options.given.plot:
         title = f"{options.name}: validation rows, mean and standard deviation of {len(options.seeds)} seeds"
         files += plot_trials(frame, chosen, measure, options.folder / "pareto", title)
+    make_facts = partial(
+        sweep_facts,
+        frame,
+        chosen,
+        measure,
+        data=data_of(options.data),
+        folder=str(options.folder),
+        max_accuracy_loss=budget,
+        configuration={name: str(value) for name, value in options.identity().items()},
+    )
+    written, hint = end_with_report(make_facts, options.folder)
+    files += written
     print_report(frame, chosen, options.objective, max_accuracy_loss=budget, config=config, files=files)
+    if hint:
+        print(hint)  # noqa: T201 - the user's terminal
 
 
 @contextmanager

@@ -22,6 +22,10 @@ def test_compas_and_the_case_study_are_reproduced_and_continued(
         assert f"| {method}" in report
     assert "0.681 ± 0.004" in report, "the paper's own figures stand beside ours"
     assert (tmp_path / "docs/figures/front_compas.svg").is_file()
+    card = (tmp_path / "docs/reproduction_card.md").read_text(encoding="utf-8")
+    assert "| dEO | decisions | compas |" in card
+    assert card.count("| chosen |") == 1
+    assert "compas: dEO" in (tmp_path / "docs/reproduction.html").read_text(encoding="utf-8")
     first = pd.read_csv(tmp_path / "docs/results.csv")
     main([*command, "--only=compas,case-study"])
     second = pd.read_csv(tmp_path / "docs/results.csv")

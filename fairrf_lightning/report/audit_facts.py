@@ -1,0 +1,142 @@
+"""Facts of an audit, as ``audit.json`` holds it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.report.facts import Absent, Estimate, Facts, Gap, GroupRates
+from fairrf_lightning.report.now import now
+from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
+from fairrf_lightning.report.wording import listing, points
+
+# The first are drawn, all stand in the table.
+_RATES = {
+    "selection_rate": "selection rate",
+    "true_positive_rate": "true positive rate",
+    "false_positive_rate": "false positive rate",
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "calibration_error": "calibration error",
+}
+_ORDER = ("dEO", "dDP", "dEOdds")
+_MODEL = (
+    "An audit is about a model's decisions, not about how it was trained; the report of its run has this."
+)
+_RUN = "python train.py report lightning_logs/version_N"
+_CERTIFY = "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml"
+
+
+def read_audit(path: Path) -> dict[str, Any]:
+    """Return what ``audit`` wrote."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != 1:
+            raise InputError(f"{path}: schema {found['schema']} is not known; this version knows 1.")
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: this is no audit.json; audit writes one.") from error
+    return found
+
+
+def audit_facts(result: Mapping[str, Any]) -> Facts:
+    """Return the facts of an audit."""
+    source = result["source"]
+    gaps, accuracy = audit_gaps(result), audit_accuracy(result)
+    other = str(source["against"] or "")
+    verdict = comparison_verdict(gaps, other, accuracy, None) if other else gaps_verdict(gaps, accuracy)
+    about = " on ".join(str(source[name]) for name in ("path", "data") if source[name])
+    return Facts(
+        title=f"Audit of {about}",
+        subject=str(source["path"]),
+        split=f"{source['split']} split" if source["split"] else f"{result['rows']:,} rows",
+        made=now(),
+        verdict=verdict,
+        accuracy=accuracy,
+        other=other,
+        gaps=gaps,
+        groups=audit_groups(result),
+        configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
+        versions=package_versions(),
+        notes=several_gaps(gaps),
+        absent={
+            "comparison": Absent(
+                "Nothing was named to compare with.", "python train.py audit --against OTHER ..."
+            ),
+            "front": Absent(
+                "One model is one point. A grid shows what others reach.", "python train.py grid"
+            ),
+            "training": Absent(_MODEL, _RUN),
+            "certificate": Absent("The groups are known here; a certificate bounds dDP where not.", _CERTIFY),
+            "data": Absent(_MODEL, _RUN),
+        },
+    )
+
+
+def audit_accuracy(result: Mapping[str, Any]) -> Estimate:
+    """Return the accuracy of all rows."""
+    return _estimate(result["overall"], "accuracy")
+
+
+def audit_gaps(result: Mapping[str, Any]) -> list[Gap]:
+    """Return all gaps, of decisions before those of probabilities."""
+    found = [
+        gap
+        for grouping in result["groupings"]
+        for gap in sorted(_gaps(grouping), key=lambda gap: _ORDER.index(gap.name))
+    ]
+    return sorted(found, key=lambda gap: gap.mode)
+
+
+def audit_groups(result: Mapping[str, Any]) -> list[GroupRates]:
+    """Return the rates of all groups."""
+    return [
+        GroupRates(
+            grouping["name"],
+            group["name"],
+            int(group["rows"]),
+            {words: _estimate(group, name) for name, words in _RATES.items() if name in group},
+            "" if group["estimable"] else "too few rows",
+        )
+        for grouping in result["groupings"]
+        for group in grouping["groups"]
+    ]
+
+
+def _gaps(grouping: Mapping[str, Any]) -> Iterator[Gap]:
+    for gap in grouping["gaps"]:
+        against = gap["against"]
+        yield Gap(
+            gap["gap"],
+            grouping["name"],
+            Estimate(*map(_number, (gap["value"], gap["low"], gap["high"]))),
+            gap["mode"],
+            other=None if against is None else _estimate(against, "value", "low", "high"),
+            difference=None
+            if against is None
+            else _estimate(against, "difference", "difference_low", "difference_high"),
+            note=_note(gap, grouping["unknown_rows"]),
+        )
+
+
+def _note(gap: Mapping[str, Any], unknown: int) -> str:
+    notes = []
+    if gap["left_out"]:
+        notes.append(f"too few rows of {listing(gap['left_out'])}")
+    if gap["bounds"] is not None:
+        low, high = gap["bounds"]
+        notes.append(f"{unknown:,} rows of unknown group: between {points(low)} and {points(high)} with them")
+    return "; ".join(notes)
+
+
+def _estimate(of: Mapping[str, Any], name: str, low: str = "", high: str = "") -> Estimate:
+    names = (name, low or f"{name}_low", high or f"{name}_high")
+    return Estimate(*(_number(of.get(key)) for key in names))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)

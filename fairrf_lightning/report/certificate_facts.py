@@ -1,0 +1,61 @@
+"""Facts of a certificate, from the file that ``certify --output`` wrote."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.report.facts import Certificate, CertifiedGap
+from fairrf_lightning.report.wording import points
+
+METHODS = {
+    "share": "S's share only",
+    "paper": "the paper's Theorem 2",
+    "tight": "tight, any S",
+    "binary": "tight, binary S",
+}
+
+
+def certificate_facts(path: Path, checkpoint: Path | None = None) -> Certificate:
+    """Read a certificate.
+
+    Args:
+        path: The JSON file.
+        checkpoint: The checkpoint that the report is about; another one is told.
+    """
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        gaps = [_gap(mode, found) for mode in ("hard", "prob")]
+        about = Path(str(found["checkpoint"])).name
+        statements = [str(line) for line in found["statements"]]
+        if checkpoint is not None and about != checkpoint.name:
+            statements.append(
+                f"The certificate is about the checkpoint {about}, not about {checkpoint.name}."
+            )
+        low, high = found["share"]
+        limits = {str(name): (float(low), float(high)) for name, (low, high) in found["correlations"].items()}
+        level = found["known_at_level"]
+        sure = "if the given figures hold" if level is None else f"with {found['level']:.0%} confidence"
+        claim = f"Without S, dDP of decisions is certified to be at most {points(gaps[0].bound)}, {sure}"
+        return Certificate(
+            claim, str(found["group"]), str(found["source"]), gaps, limits, (low, high), statements
+        )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: this is no certificate; certify --output writes one.") from error
+
+
+def _gap(mode: str, found: Mapping[str, Any]) -> CertifiedGap:
+    bound = found["rows"][mode]
+    return CertifiedGap(
+        mode,
+        float(bound["low"]),
+        float(bound["high"]),
+        {words: float(bound["by_method"][name]) for name, words in METHODS.items()},
+        population=found["population"].get(mode),
+        measured=found["measured"].get(mode),
+    )

@@ -1,0 +1,79 @@
+"""Audits a run's best checkpoint, alone or against that of another run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
+from fairrf_lightning.audit.command import count_rows
+from fairrf_lightning.audit.result import audit
+from fairrf_lightning.cli_errors import explain
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.report.facts import Absent
+from fairrf_lightning.report.run_folder import RunFolder
+
+
+def audit_run(
+    run: RunFolder, against: RunFolder | None = None, groups: Sequence[str] = ()
+) -> dict[str, Any] | Absent:
+    """Return the audit of the best checkpoint on its test rows, or why there is none.
+
+    Args:
+        run: The run.
+        against: Another run on the same rows; that it cannot be compared is an error.
+        groups: Sensitive columns; by default S of the data.
+    """
+    try:
+        rows = _evaluate(run, groups)
+    except (InputError, MisconfigurationException, ArgumentError, OSError, ValueError) as error:
+        if against is not None or groups:
+            raise
+        return Absent(f"The checkpoint could not be audited again: {explain(error)}")
+    probabilities = [rows.probabilities.numpy()]
+    if against is not None:
+        probabilities.append(_same_rows(rows, _evaluate(against, groups), against))
+    attributes = [str(name) for name in rows.attributes]
+    cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes)
+    other = None if against is None else str(against.best_checkpoint)
+    source = {"kind": "checkpoint", "path": rows.checkpoint, "against": other}
+    source |= {"data": rows.data_name, "split": rows.split}
+    return audit(cells, attributes, source=source, compared=rows.compared)
+
+
+def _evaluate(run: RunFolder, groups: Sequence[str]) -> EvaluatedRows:
+    checkpoint = run.best_checkpoint
+    if checkpoint is None:
+        raise InputError(f"{run.path}: the run has kept no checkpoint.")
+    with _quietly():
+        options = ["--config", str(run.path / "config.yaml"), "--ckpt_path", str(checkpoint)]
+        return evaluate_checkpoint(options, attributes=groups)
+
+
+def _same_rows(rows: EvaluatedRows, other: EvaluatedRows, run: RunFolder) -> np.ndarray[Any, Any]:
+    if not np.array_equal(rows.rows.numpy(), other.rows.numpy()):
+        raise InputError(
+            f"--against {run.path}: the test rows of the two runs differ; train both with the same data "
+            "and seed."
+        )
+    return other.probabilities.numpy()
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep what Lightning says at its start to itself."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,94 @@
+"""Facts of a sweep: its trials on the validation rows, and the one that was chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import pandas as pd
+
+from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.report.facts import Absent, Data, Estimate, Facts, Front, Point, Verdict
+from fairrf_lightning.report.now import now
+from fairrf_lightning.report.wording import percent, points
+
+_GAPS = {"val_eo_gap": "dEO", "val_dp_gap": "dDP", "val_eodds_gap": "dEOdds"}
+_ACCURACY = "val_acc"
+
+
+def sweep_facts(
+    trials: pd.DataFrame,
+    chosen: pd.Series,
+    measure: str,
+    *,
+    data: Data,
+    folder: str,
+    max_accuracy_loss: float,
+    configuration: Mapping[str, str],
+) -> Facts:
+    """Return the facts of a sweep.
+
+    Args:
+        trials: One row for each trial and vanilla model: ``trial``, parameters, ``val_acc``, the measure.
+        chosen: The row that was chosen.
+        measure: The measure that was made small.
+        data: What is known of the data.
+        folder: The sweep's folder, for the commands to go on with.
+        max_accuracy_loss: The budget of the choice.
+        configuration: The sweep's options.
+    """
+    best = trials.loc[trials["trial"].isna(), _ACCURACY].max()
+    accuracy = Estimate(float(chosen[_ACCURACY]))
+    name = _GAPS.get(measure, measure)
+    rule = (
+        f"Chosen: the smallest {name} that keeps mean validation accuracy within {max_accuracy_loss:g} of "
+        "the best vanilla model. "
+        + ("S of the validation rows was used." if measure in _GAPS else "S played no part in it.")
+    )
+    size = f"{chosen[measure]:.4f}" if measure not in _GAPS else points(float(chosen[measure]))
+    sentences = [
+        f"Validation accuracy {percent(accuracy.value)} against {percent(best)} of the best vanilla model.",
+        f"{name} is {size}. The test rows were not touched: what it reaches there is not known yet.",
+    ]
+    again = "\npython train.py report lightning_logs/version_N"
+    fit = Absent(
+        "A sweep looks at validation rows only. Train and test the chosen setting, then report that run.",
+        f"python train.py fit --config {folder}/chosen.yaml{again}",
+    )
+    return Facts(
+        title=f"Sweep on {data.name}",
+        subject=_label(chosen),
+        split="validation split",
+        made=now(),
+        verdict=Verdict(
+            "unknown", f"{_label(chosen)} is chosen; how fair it is, its test will tell", sentences
+        ),
+        accuracy=accuracy,
+        fronts=[
+            Front(f"{trials['trial'].notna().sum()} trials", list(_points(trials, chosen, measure)), rule)
+        ],
+        data=data,
+        configuration=configuration,
+        versions=package_versions(),
+        absent=dict.fromkeys(("gaps", "groups", "comparison", "training", "certificate"), fit),
+    )
+
+
+def _points(trials: pd.DataFrame, chosen: pd.Series, measure: str) -> Iterator[Point]:
+    name = _GAPS.get(measure, measure)
+    for index, row in trials.iterrows():
+        yield Point(
+            series="vanilla" if pd.isna(row["trial"]) else "trial",
+            label=_label(row),
+            accuracy=float(row[_ACCURACY]),
+            gaps={name: float(row[measure])},
+            spread={
+                "accuracy": float(row.get(f"{_ACCURACY}_std", math.nan)),
+                name: float(row.get(f"{measure}_std", math.nan)),
+            },
+            mark="chosen" if index == chosen.name else "",
+        )
+
+
+def _label(row: pd.Series) -> str:
+    return "Vanilla" if pd.isna(row["trial"]) else f"Trial {int(row['trial'])}, eta {row['eta']:.3g}"

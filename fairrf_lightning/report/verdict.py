@@ -1,0 +1,139 @@
+"""The headline in plain words, from the intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Tone, Training, Verdict
+from fairrf_lightning.report.wording import GAP_SUBJECT, interval, listing, percent, points
+
+_MOST_SENTENCES = 6  # with more gaps, those that show nothing share one sentence
+
+
+def comparison_verdict(
+    gaps: Sequence[Gap], other: str, accuracy: Estimate | None, other_accuracy: Estimate | None
+) -> Verdict:
+    """Say whether decisions are fairer than the other model's, by the intervals of the differences."""
+    gaps = [gap for gap in gaps if gap.mode == "hard"]
+    changes = {_name(gap, gaps): gap.change for gap in gaps if gap.change is not None}
+    by_change = {
+        change: [name for name, of in changes.items() if of == change] for change in changes.values()
+    }
+    fairer, less = by_change.get("fairer, beyond noise", []), by_change.get("less fair, beyond noise", [])
+    tone: Tone = "mixed"
+    if fairer and less:
+        title = f"Fairer than {other} in {listing(fairer)}, but less fair in {listing(less)}"
+    elif fairer:
+        tone = "good"
+        title = f"Fairer than {other}, beyond noise" + _in(fairer, changes)
+    elif less:
+        tone, title = "bad", f"Less fair than {other}, beyond noise" + _in(less, changes)
+    elif set(by_change) == {"not estimable"}:
+        tone, title = "unknown", f"Whether it is fairer than {other} cannot be estimated"
+    else:
+        title = f"No difference in fairness from {other} shown"
+    sentences = [*_differences(gaps), *_accuracy(accuracy, other_accuracy)]
+    return Verdict(tone, title, sentences)
+
+
+def gaps_verdict(gaps: Sequence[Gap], accuracy: Estimate | None) -> Verdict:
+    """Say which gaps of decisions are shown by their intervals, and how large the others may be."""
+    gaps = [gap for gap in gaps if gap.mode == "hard"]
+    known = [gap for gap in gaps if gap.estimate.has_interval]
+    shown = [gap for gap in known if gap.estimate.low > 0]
+    sentences = [*_sizes(gaps), *_accuracy(accuracy, None)]
+    if not known:
+        return Verdict("unknown", "The gaps between groups are not estimable from these rows", sentences)
+    if not shown:
+        most = max(gap.estimate.high for gap in known)
+        title = f"No gap between groups is shown; none is larger than {points(most)}"
+        return Verdict("good", title, sentences)
+    worst = max(shown, key=lambda gap: gap.estimate.value)
+    scope = f" of {worst.scope}" if len({gap.scope for gap in gaps}) > 1 else ""
+    title = f"A gap remains: {GAP_SUBJECT[worst.name]}{scope} differ by {points(worst.estimate.value)}"
+    return Verdict("mixed", title, sentences)
+
+
+def unmeasured_verdict(
+    accuracy: Estimate | None, training: Training | None, certificate: Certificate | None
+) -> Verdict:
+    """Say what can be known where S is not."""
+    sentences = ["The data do not say which group a row belongs to, so no gap can be measured."]
+    sentences += list(_penalties(training))
+    sentences += _accuracy(accuracy, None)
+    if certificate is not None:
+        return Verdict("mixed", certificate.claim, sentences)
+    sentences.append("A certificate bounds the gap all the same: the section on it says how to get one.")
+    return Verdict("unknown", "Fairness to groups is not measured here", sentences)
+
+
+def several_gaps(gaps: Sequence[Gap]) -> list[str]:
+    """Return what to know of many intervals at once, if there are many."""
+    count = sum(gap.mode == "hard" for gap in gaps)
+    if count <= 3:
+        return []
+    return [f"Each of the {count} intervals holds at 95 % by itself; that all hold at once is less sure."]
+
+
+def _in(names: Sequence[str], changes: Mapping[str, object]) -> str:
+    return "" if len(names) == len(changes) else f", in {listing(names)}"
+
+
+def _name(gap: Gap, gaps: Sequence[Gap]) -> str:
+    several = len({of.scope for of in gaps}) > 1
+    return f"{gap.name} ({gap.scope})" if several else gap.name
+
+
+def _differences(gaps: Sequence[Gap]) -> Iterator[str]:
+    compared = [gap for gap in gaps if gap.difference is not None]
+    silent = [gap for gap in compared if gap.change == "no difference shown"]
+    for gap in compared:
+        if len(compared) <= _MOST_SENTENCES or gap not in silent:
+            yield _difference(gap, _name(gap, gaps))
+    if silent and len(compared) > _MOST_SENTENCES:
+        yield f"No difference is shown in {listing(_name(gap, gaps) for gap in silent)}."
+
+
+def _difference(gap: Gap, name: str) -> str:
+    if gap.difference is None or gap.other is None or not gap.difference.is_known:
+        return f"{name} is not estimable."
+    ends = f" (95 % interval {interval(gap.difference)})" if gap.difference.has_interval else ""
+    sizes = f"from {points(gap.other.value)} to {points(gap.estimate.value)}"
+    return f"{name} {sizes}: {points(gap.difference.value, signed=True)}{ends}, {gap.change}."
+
+
+def _sizes(gaps: Sequence[Gap]) -> Iterator[str]:
+    silent = [gap for gap in gaps if gap.estimate.has_interval and gap.estimate.low <= 0]
+    for gap in gaps:
+        if len(gaps) <= _MOST_SENTENCES or gap not in silent:
+            yield _size(gap, _name(gap, gaps))
+    if silent and len(gaps) > _MOST_SENTENCES:
+        yield f"No gap is shown in {listing(_name(gap, gaps) for gap in silent)}."
+
+
+def _size(gap: Gap, name: str) -> str:
+    if not gap.estimate.has_interval:
+        return f"{name} is not estimable{': ' + gap.note if gap.note else ''}."
+    found = "a gap beyond noise" if gap.estimate.low > 0 else "no gap shown"
+    return f"{name} is {points(gap.estimate.value)} (95 % interval {interval(gap.estimate)}): {found}."
+
+
+def _accuracy(accuracy: Estimate | None, other: Estimate | None) -> list[str]:
+    if accuracy is None or not accuracy.is_known:
+        return []
+    if other is None:
+        return [f"Accuracy is {percent(accuracy.value)}."]
+    change = points(accuracy.value - other.value, signed=True)
+    return [f"Accuracy is {percent(accuracy.value)} against {percent(other.value)}: {change}."]
+
+
+def _penalties(training: Training | None) -> Iterator[str]:
+    if training is None or training.chosen_epoch is None:
+        return
+    for path in training.penalties:
+        values = dict(zip(path.epochs, path.values, strict=True))
+        if training.chosen_epoch in values:
+            yield (
+                f"The chosen checkpoint's penalty on {path.feature} is {values[training.chosen_epoch]:.3f} "
+                f"on validation; its largest in training was {max(path.values):.3f}."
+            )

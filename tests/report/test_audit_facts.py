@@ -1,0 +1,112 @@
+"""Audits in the report: of a run, of two runs, and of the audit command."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.report.audit_facts import audit_facts
+
+Cli = Callable[[str], None]
+FIT = "fit --data synthetic --data.n_rows 2000 --trainer.max_epochs=2"
+RUNS = Path("lightning_logs")
+
+
+def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{FIT} --model.eta 2")
+    cli(f"{FIT} --model.eta 0")
+    cli(f"{FIT} --seed_everything 5")
+    main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_1")])
+    card = (RUNS / "version_0/model_card.md").read_text(encoding="utf-8")
+    (best,) = (RUNS / "version_0/checkpoints").glob("epoch*.ckpt")
+    (other,) = (RUNS / "version_1/checkpoints").glob("epoch*.ckpt")
+    options = [
+        "--data",
+        "synthetic",
+        "--data.n_rows",
+        "2000",
+        "--ckpt_path",
+        str(best),
+        "--against",
+        str(other),
+    ]
+    main(["audit", *options])
+    audit = json.loads(Path("audit/audit.json").read_text())
+    (grouping,) = audit["groupings"]
+    for gap in grouping["gaps"]:
+        assert f"| {100 * gap['value']:.2f} |" in card
+        assert f"| {100 * gap['against']['value']:.2f} |" in card
+        assert gap["against"]["verdict"] in card
+    for group in grouping["groups"]:
+        assert f"{100 * group['selection_rate']:.2f} ({100 * group['selection_rate_low']:.2f}" in card
+    assert "than vanilla" in card or "from vanilla" in card
+    of_audit = Path("audit/model_card.md")
+    table = "| dDP | decisions | group |"
+    lines = [line for text in (card, of_audit.read_text()) for line in text.splitlines() if table in line]
+    assert lines[0] == lines[1]
+    of_audit.unlink()
+    main(["report", "audit"])
+    assert of_audit.is_file()
+    with pytest.raises(SystemExit):
+        main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
+    assert "the test rows of the two runs differ" in capsys.readouterr().err
+
+
+def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
+    del cli  # for its folder
+    rows = [
+        {"prob": (i % 10) / 10, "target": i % 2, "sex": "fm"[i % 3 > 0], "race": "xyz"[i % 3]}
+        for i in range(300)
+    ]
+    rows += [{"prob": 0.7, "target": 1, "sex": None, "race": "rare"}] * 3
+    pd.DataFrame(rows).to_csv("mine.csv", index=False)
+    main(["audit", "--predictions", "mine.csv", "--groups", "sex,race"])
+    page = Path("audit/report.html").read_text(encoding="utf-8")
+    card = Path("audit/model_card.md").read_text(encoding="utf-8")
+    assert "Audit of mine.csv" in page
+    assert "3 rows of unknown group: between" in page
+    assert "too few rows of rare" in page
+    assert "| sex x race |" in card
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    """Return an audit of next to nothing."""
+    gap = {"gap": "dDP", "mode": "hard", "left_out": ["a"], "value": None, "low": None, "high": None}
+    group = {"name": "a", "estimable": False, "rows": 2, "selection_rate": 0.5}
+    grouping = {
+        "name": "s",
+        "unknown_rows": 0,
+        "groups": [group],
+        "gaps": [gap | {"bounds": None, "against": None}],
+    }
+    source = {"kind": "predictions", "path": "x.csv", "against": None, "data": None, "split": None}
+    overall = {"accuracy": 0.5, "accuracy_low": 0.1, "accuracy_high": 0.9}
+    settings = {"schema": 1, "level": 0.95, "threshold": 0.5, "min_rows": 10, "rows": 2}
+    return {**settings, "source": source, "overall": overall, "groupings": [grouping]}
+
+
+def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
+    facts = audit_facts(result)
+    assert facts.verdict.tone == "unknown"
+    assert facts.verdict.sentences[0] == "dDP is not estimable: too few rows of a."
+    assert facts.groups[0].note == "too few rows"
+    assert facts.split == "2 rows"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("[]", "no audit.json"), ('{"schema": 9}', "schema 9 is not")]
+)
+def test_other_files_are_refused(
+    cli: Cli, text: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del cli  # for its folder
+    Path("audit").mkdir()
+    Path("audit/audit.json").write_text(text)
+    with pytest.raises(SystemExit):
+        main(["report", "audit"])
+    assert expected in capsys.readouterr().err

@@ -1,0 +1,159 @@
+"""``train.py report`` on the folders that ``fit`` and ``grid`` leave."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
+
+Cli = Callable[[str], None]
+SHORT = "--trainer.max_epochs=2"
+FIT = f"fit --data synthetic --data.n_rows 2000 {SHORT}"
+RUN = Path("lightning_logs/version_0")
+
+
+def test_a_run_is_reported_with_the_figures_that_it_logged(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(FIT)
+    main(["report", str(RUN)])
+    assert "Wrote lightning_logs/version_0/report.html, " in capsys.readouterr().out
+    page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
+    last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
+    for text in (page, card):
+        assert f"{100 * last['test_acc']:.1f} %" in text
+        for gap in ("eo", "dp", "eodds"):
+            assert f"{100 * last[f'test_{gap}_gap']:.2f}" in text
+        assert "group was not seen in training" in text
+        assert "false positive rate" in text
+    assert "python train.py certify" in page
+    assert "python train.py audit" not in page, "the groups were looked at"
+    assert "The checkpoint of epoch" in card
+    assert re.search(r"\| income \| lambda \| 0\.\d{4}", card)
+
+
+def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
+    table = SyntheticDataModule(n_rows=1000).read().drop(columns="group")
+    table.to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    cli(f"fit --data table {options} {SHORT}")
+    main(["report", str(RUN), "--out", "elsewhere"])
+    card = Path("elsewhere/model_card.md").read_text(encoding="utf-8")
+    assert "**Fairness to groups is not measured here**" in card
+    assert "penalty on height is" in card
+    assert "none in the data" in card
+    assert "lambda" in card
+    page = Path("elsewhere/report.html").read_text(encoding="utf-8")
+    assert "python train.py certify --ckpt_path lightning_logs/version_0/checkpoints/epoch=" in page
+
+
+def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: Cli) -> None:
+    cli(f"{FIT} --trainer.enable_checkpointing false")
+    (RUN / "metrics.csv").unlink()
+    main(["report", str(RUN)])
+    page = (RUN / "report.html").read_text(encoding="utf-8")
+    assert "The run has no metrics.csv" in page
+    assert "the run has kept no checkpoint" in page
+    assert "checkpoints/last.ckpt" in page
+
+
+def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
+    SyntheticDataModule(n_rows=1000).read().to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    cli(f"fit --data table {options} --data.sensitive group {SHORT}")
+    Path("mine.csv").unlink()
+    main(["report", str(RUN)])
+    page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
+    last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
+    assert f"{100 * last['test_dp_gap']:.2f}" in card
+    assert "The checkpoint could not be audited again" in page
+    assert "mine.csv" in page
+
+
+def test_a_certificate_in_the_folder_is_shown(cli: Cli) -> None:
+    cli(FIT)
+    (best,) = (RUN / "checkpoints").glob("epoch*.ckpt")
+    SyntheticDataModule(n_rows=500, seed=9).read().to_csv("sample.csv", index=False)
+    options = ["--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "2000"]
+    main(["certify", *options, "--audit-sample", "sample.csv", "--output", str(RUN / "certificate.json")])
+    main(["report", str(RUN)])
+    card = (RUN / "model_card.md").read_text(encoding="utf-8")
+    found = json.loads((RUN / "certificate.json").read_text())
+    assert f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95% conf" in card
+    assert f"{100 * found['rows']['prob']['bound']:.2f}" in card
+    assert "| income | " in card
+    assert "The certificate is about" not in card
+    (RUN / "certificate.json").rename("mine.json")
+    best.rename(best.with_name("other.ckpt"))
+    main(["report", str(RUN), "--certificate", "mine.json"])
+    assert "The certificate is about" in (RUN / "model_card.md").read_text(encoding="utf-8")
+
+
+def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
+    grid = ["grid", "--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2", "--plot", "false"]
+    main([*grid, "--eta", "0.5,1", "--seeds", "2"])
+    written = Path("grid_synthetic/report.html").read_text(encoding="utf-8")
+    assert "3 settings on synthetic: dEO" in written
+    assert "train rows" in written
+    card = Path("grid_synthetic/model_card.md")
+    assert "| vanilla | eta 0 (vanilla) |" in card.read_text(encoding="utf-8")
+    card.unlink()
+    main(["report", "grid_synthetic"])
+    assert "| vanilla | eta 0 (vanilla) |" in card.read_text(encoding="utf-8")
+    cli(FIT)
+    main(["report", str(RUN), "--grid", "grid_synthetic"])
+    of_run = (RUN / "model_card.md").read_text(encoding="utf-8")
+    assert "| this run | FairRF, eta" in of_run
+    assert "the grid's choice" in of_run
+    main([*grid, "--eta", "0.5", "--seeds", "2", "--out", "other", "--report", "false"])
+    assert not Path("other/report.html").exists()
+    with pytest.raises(SystemExit):
+        main(["report", str(RUN), "--grid", "other/nothing"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nowhere"], "nowhere: there is no such folder"),
+        (["."], "no config.yaml in it"),
+        (["run", "--grid", "nowhere"], "--grid nowhere: no results.csv"),
+        (["run", "--certificate", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["run", "--certificate", "run/config.yaml"], "this is no certificate"),
+        (["broken"], "cannot be read"),
+        (["list"], "expected named values, found list"),
+        (["several"], "several data sets"),
+    ],
+)
+def test_wrong_folders_are_explained(
+    cli: Cli, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del cli  # for its folder
+    for name, text in {"run": "a: 1", "broken": "a: [", "list": "[1]"}.items():
+        Path(name).mkdir()
+        (Path(name) / "config.yaml").write_text(text)
+    Path("several").mkdir()
+    pd.DataFrame({"key": [1, 2], "data": ["adult", "compas"], "removed": ""}).to_csv("several/results.csv")
+    with pytest.raises(SystemExit) as exit_info:
+        main(["report", *arguments])
+    assert exit_info.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_sweep_ends_with_a_report_of_the_validation_rows(cli: Cli) -> None:
+    del cli  # for its folder
+    sweep = ["sweep", "--data", "synthetic", "--data.n_rows", "1000", "--trials", "3", "--plot", "false"]
+    main([*sweep, "--epochs", "2", "--seeds", "2"])
+    card = Path("sweep_synthetic/model_card.md").read_text(encoding="utf-8")
+    trials = pd.read_csv("sweep_synthetic/trials.csv")
+    assert f"| {trials['val_covariance'].iloc[0]:.4f} |" in card
+    assert "S played no part in it" in card
+    page = Path("sweep_synthetic/report.html").read_text(encoding="utf-8")
+    assert "3 trials: val_covariance" in page
+    assert "python train.py fit --config sweep_synthetic/chosen.yaml" in page
+    main([*sweep, "--epochs", "1", "--seeds", "1", "--out", "gap", "--objective", "with_s:val_dp_gap"])
+    assert "S of the validation rows was used" in Path("gap/model_card.md").read_text(encoding="utf-8")

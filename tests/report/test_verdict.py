@@ -1,0 +1,89 @@
+"""What the headline says follows from the intervals."""
+
+import pytest
+
+from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Path, Tone, Training
+from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps, unmeasured_verdict
+
+NAN = float("nan")
+LESS, SAME, MORE = (-0.06, -0.02), (-0.04, 0.01), (0.01, 0.05)
+UNKNOWN = (NAN, NAN)
+SMALL, LARGE = (0.02, 0.0, 0.06), (0.13, 0.1, 0.15)
+
+
+def compared(name: str, ends: tuple[float, float], scope: str = "sex") -> Gap:
+    middle = sum(ends) / 2
+    return Gap(name, scope, Estimate(0.1 + middle), other=Estimate(0.1), difference=Estimate(middle, *ends))
+
+
+@pytest.mark.parametrize(
+    ("ends", "tone", "title"),
+    [
+        ((LESS, LESS), "good", "Fairer than vanilla, beyond noise"),
+        ((LESS, SAME), "good", "Fairer than vanilla, beyond noise, in dEO"),
+        ((SAME, SAME), "mixed", "No difference in fairness from vanilla shown"),
+        ((SAME, UNKNOWN), "mixed", "No difference in fairness from vanilla shown"),
+        ((MORE, MORE), "bad", "Less fair than vanilla, beyond noise"),
+        ((SAME, MORE), "bad", "Less fair than vanilla, beyond noise, in dDP"),
+        ((LESS, MORE), "mixed", "Fairer than vanilla in dEO, but less fair in dDP"),
+        ((UNKNOWN, UNKNOWN), "unknown", "Whether it is fairer than vanilla cannot be estimated"),
+    ],
+)
+def test_a_comparison(ends: tuple[tuple[float, float], ...], tone: Tone, title: str) -> None:
+    gaps = [compared(name, of) for name, of in zip(("dEO", "dDP"), ends, strict=True)]
+    verdict = comparison_verdict(gaps, "vanilla", Estimate(0.84), Estimate(0.85))
+    assert (verdict.tone, verdict.title) == (tone, title)
+    assert verdict.sentences[-1] == "Accuracy is 84.0 % against 85.0 %: \N{MINUS SIGN}1.0 points."
+    if UNKNOWN in ends:
+        assert "dDP is not estimable." in verdict.sentences
+
+
+def test_the_sentences_have_sizes_intervals_and_scopes() -> None:
+    gaps = [compared("dEO", LESS), compared("dEO", SAME, "race")]
+    verdict = comparison_verdict(gaps, "vanilla", None, None)
+    assert verdict.title == "Fairer than vanilla, beyond noise, in dEO (sex)"
+    minus = "\N{MINUS SIGN}"
+    assert verdict.sentences[0].startswith(f"dEO (sex) from 10.0 points to 6.0 points: {minus}4.0 points")
+    assert verdict.sentences[0].endswith(f"(95 % interval {minus}6.0 to {minus}2.0), fairer, beyond noise.")
+
+
+@pytest.mark.parametrize(
+    ("estimates", "tone", "title"),
+    [
+        ([SMALL, LARGE], "mixed", "A gap remains: the selection rates differ by 13.0 points"),
+        ([SMALL, SMALL], "good", "No gap between groups is shown; none is larger than 6.0 points"),
+        ([(NAN, NAN, NAN)], "unknown", "The gaps between groups are not estimable"),
+    ],
+)
+def test_gaps_alone(estimates: list[tuple[float, float, float]], tone: Tone, title: str) -> None:
+    gaps = [Gap(name, "sex", Estimate(*of)) for name, of in zip(("dEO", "dDP"), estimates, strict=False)]
+    verdict = gaps_verdict(gaps, None)
+    assert verdict.tone == tone
+    assert verdict.title.startswith(title)
+
+
+def test_without_s_the_penalties_and_a_certificate_are_what_is_known() -> None:
+    training = Training([], [Path("age", [0, 1], [0.3, 0.1])], chosen_epoch=1)
+    verdict = unmeasured_verdict(Estimate(0.8), training, None)
+    assert verdict.tone == "unknown"
+    assert "penalty on age is 0.100 on validation; its largest in training was 0.300" in verdict.sentences[1]
+    claimed = unmeasured_verdict(
+        None, None, Certificate("dDP is at most 20 points.", "Female", "", [], {}, (0.3, 0.3))
+    )
+    assert claimed.title == "dDP is at most 20 points."
+
+
+def test_many_gaps_that_show_nothing_share_a_sentence() -> None:
+    scopes = ("sex", "race", "age", "job")
+    gaps = [compared(name, SAME, scope) for scope in scopes for name in ("dEO", "dDP")]
+    gaps[0] = compared("dEO", LESS)
+    sentences = comparison_verdict(gaps, "vanilla", None, None).sentences
+    assert len(sentences) == 2
+    assert sentences[1].startswith("No difference is shown in dDP (sex), dEO (race), ")
+    alone = [Gap(gap.name, gap.scope, Estimate(*SMALL)) for gap in gaps]
+    alone[0] = Gap("dEO", "sex", Estimate(*LARGE))
+    sentences = gaps_verdict(alone, None).sentences
+    assert len(sentences) == 2
+    assert sentences[1].startswith("No gap is shown in dDP (sex), ")
+    assert "8 intervals" in several_gaps(alone)[0]
+    assert several_gaps(alone[:3]) == []
