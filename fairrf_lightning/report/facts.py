@@ -9,11 +9,42 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
-Change: TypeAlias = Literal[
-    "fairer, beyond noise", "no difference shown", "less fair, beyond noise", "not estimable"
+from fairrf_lightning.report.fact_parts import (
+    Absent,
+    Certificate,
+    CertifiedGap,
+    Change,
+    Data,
+    Estimate,
+    Front,
+    Gap,
+    GroupRates,
+    Path,
+    Point,
+    Tone,
+    Training,
+    Verdict,
+)
+
+__all__ = [
+    "SECTIONS",
+    "Absent",
+    "Certificate",
+    "CertifiedGap",
+    "Change",
+    "Data",
+    "Estimate",
+    "Facts",
+    "Front",
+    "Gap",
+    "GroupRates",
+    "Path",
+    "Point",
+    "Tone",
+    "Training",
+    "Verdict",
 ]
 
 SECTIONS = {
@@ -27,237 +58,6 @@ SECTIONS = {
     "configuration": "Configuration",
     "versions": "Versions",
 }
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A share between 0 and 1, or a difference of two, with its 95 % interval.
-
-    Args:
-        value: The estimate; NaN where the rows do not allow one.
-        low: Lower end of the interval; NaN if it is not known.
-        high: Upper end.
-    """
-
-    value: float
-    low: float = math.nan
-    high: float = math.nan
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is an estimate."""
-        return not math.isnan(self.value)
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there is an interval."""
-        return not (math.isnan(self.low) or math.isnan(self.high))
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A fairness gap.
-
-    Args:
-        name: ``dEO``, ``dDP`` or ``dEOdds``.
-        scope: What it is about: an attribute, or a data set.
-        estimate: The model's gap.
-        mode: Of decisions, ``hard``, or of probabilities, ``prob``.
-        other: The gap of the model that it is compared with.
-        difference: The model's gap minus the other's.
-        note: A few words, such as why it is not estimable.
-    """
-
-    name: str
-    scope: str
-    estimate: Estimate
-    mode: str = "hard"
-    other: Estimate | None = None
-    difference: Estimate | None = None
-    note: str = ""
-
-    @property
-    def change(self) -> Change | None:
-        """What the interval of the difference allows to say; ``None`` without another model."""
-        if self.difference is None:
-            return None
-        if not self.difference.has_interval:
-            return "not estimable"
-        if self.difference.high < 0:
-            return "fairer, beyond noise"
-        return "less fair, beyond noise" if self.difference.low > 0 else "no difference shown"
-
-
-@dataclass(frozen=True)
-class GroupRates:
-    """Rates of one group.
-
-    Args:
-        scope: The attribute.
-        group: The group's name.
-        rows: How many rows it has.
-        rates: Estimates by the name of the rate.
-        note: A few words, such as why it is not estimable.
-    """
-
-    scope: str
-    group: str
-    rows: int
-    rates: Mapping[str, Estimate]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One setting, as a mean over seeds.
-
-    Args:
-        series: The method.
-        label: The setting in a few words.
-        accuracy: Its accuracy.
-        gaps: Gaps by name.
-        spread: Standard deviations over seeds by the same names, and ``accuracy``.
-        mark: ``chosen`` for the setting that is taken, else empty or a few words.
-        is_single: One model, not a mean over seeds, and so no part of the front.
-    """
-
-    series: str
-    label: str
-    accuracy: float
-    gaps: Mapping[str, float]
-    spread: Mapping[str, float] = field(default_factory=dict)
-    mark: str = ""
-    is_single: bool = False
-
-
-@dataclass(frozen=True)
-class Front:
-    """Settings in the plane of accuracy and gap.
-
-    Args:
-        title: Of the figure.
-        points: The settings.
-        rule: How the chosen one was chosen.
-    """
-
-    title: str
-    points: Sequence[Point]
-    rule: str = ""
-
-
-@dataclass(frozen=True)
-class Path:
-    """A feature's value over the epochs."""
-
-    feature: str
-    epochs: Sequence[int]
-    values: Sequence[float]
-
-
-@dataclass(frozen=True)
-class Training:
-    """Lambda and the penalty R of each related feature over training.
-
-    Args:
-        weights: Paths of lambda.
-        penalties: Paths of R on the validation split.
-        chosen_epoch: The epoch whose checkpoint was chosen.
-        rule: How it was chosen.
-    """
-
-    weights: Sequence[Path]
-    penalties: Sequence[Path]
-    chosen_epoch: int | None = None
-    rule: str = ""
-
-
-@dataclass(frozen=True)
-class CertifiedGap:
-    """What is certain of dDP without S; shares between 0 and 1.
-
-    Args:
-        mode: Of decisions, ``hard``, or of probabilities, ``prob``.
-        low: Least possible rate of the group minus that of all others.
-        high: Largest possible.
-        by_method: Bounds of dDP by what they make use of.
-        population: Bound of dDP for the population of the rows.
-        measured: The truth, where the data tell S after all.
-    """
-
-    mode: str
-    low: float
-    high: float
-    by_method: Mapping[str, float]
-    population: float | None = None
-    measured: float | None = None
-
-    @property
-    def bound(self) -> float:
-        """The largest dDP that is possible."""
-        return max(self.high, -self.low)
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What holds of dDP without S.
-
-    Args:
-        claim: The certified sentence.
-        group: The group that is compared with all others.
-        source: Where the correlations are known from.
-        gaps: The bounds, of decisions and of probabilities.
-        correlations: Limits of each column's correlation with S.
-        share: Limits of the group's share.
-        statements: The certificate in plain words.
-    """
-
-    claim: str
-    group: str
-    source: str
-    gaps: Sequence[CertifiedGap]
-    correlations: Mapping[str, tuple[float, float]]
-    share: tuple[float, float]
-    statements: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Data:
-    """The data set and its columns.
-
-    Args:
-        name: The data set.
-        rows: Rows of each part.
-        columns: Input columns of the model, grouped by the column of the table.
-        related: Related features.
-        sensitive: The sensitive attribute, if the data have it.
-        groups: Its groups.
-        use_of_sensitive: What the model saw of it.
-    """
-
-    name: str
-    rows: Mapping[str, int]
-    columns: Mapping[str, Sequence[str]]
-    related: Sequence[str]
-    sensitive: str | None
-    groups: Sequence[str]
-    use_of_sensitive: str
-
-
-@dataclass(frozen=True)
-class Absent:
-    """Why a section has no facts, and the command that gives them."""
-
-    reason: str
-    command: str = ""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The headline: its tone, one sentence, and what supports it."""
-
-    tone: Tone
-    title: str
-    sentences: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fairrf_lightning.experiments.comparison import difference, mean_interval
 from fairrf_lightning.experiments.recommend import SETTING_COLUMNS, Recommendation, recommend, summarise
 from fairrf_lightning.report.facts import Absent, Data, Estimate, Facts, Front, Gap, Point
 from fairrf_lightning.report.now import now
-from fairrf_lightning.report.verdict import comparison_verdict, unmeasured_verdict
+from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, unmeasured_verdict
 
 _GAPS = {"dEO": "eo_gap", "dDP": "dp_gap"}
 _OPTIONS = ["backbone", "dropout", "statistic", "given", "rule", "related", "epochs", "pretrain_epochs"]
@@ -35,6 +35,10 @@ NO_S = Absent(
     "The data do not say which group a row belongs to, so no gap can be measured.",
     "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml",
 )
+_VANILLA = Absent(
+    "No setting with a penalty keeps the accuracy that was asked for, so that eta 0 is taken.",
+    "python train.py grid --data NAME --max_accuracy_loss 0.02",
+)
 _SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and start."
 
 
@@ -54,6 +58,8 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
     gaps = list(_gaps(fair, vanilla, name))
     accuracy, base = (Estimate(*mean_interval(of["test_acc"])) for of in (fair, vanilla))
     compared = fair["eta"].iloc[0] != 0
+    if not compared:  # no penalty is affordable
+        gaps = [Gap(gap.name, gap.scope, gap.estimate) for gap in gaps]
     rule = (
         f"Chosen without S: the largest eta that keeps mean validation accuracy within {max_accuracy_loss:g} "
         "of eta 0; of its betas the smallest mean penalty. Bars are standard deviations over seeds."
@@ -61,7 +67,7 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
     if gaps and compared:
         verdict = comparison_verdict(gaps, "vanilla", accuracy, base)
     else:
-        verdict = unmeasured_verdict(accuracy, None, None)
+        verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, None, None)
     return Facts(
         title=f"Grid on {name}",
         subject=_setting(chosen.without_s),
@@ -77,7 +83,8 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
         data=data,
         configuration=_configuration(results),
         versions=package_versions(),
-        absent=_absent() | ({} if gaps else {"gaps": NO_S, "comparison": NO_S, "front": NO_S}),
+        absent=_absent()
+        | ({"comparison": _VANILLA} if gaps else {"gaps": NO_S, "comparison": NO_S, "front": NO_S}),
         notes=[_SEEDS_NOTE],
     )
 

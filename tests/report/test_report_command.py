@@ -110,6 +110,11 @@ def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
     of_run = (RUN / "model_card.md").read_text(encoding="utf-8")
     assert "| this run | FairRF, eta" in of_run
     assert "the grid's choice" in of_run
+    main([*grid, "--eta", "90", "--seeds", "2", "--out", "vanilla", "--max_accuracy_loss", "0"])
+    alone = Path("vanilla/model_card.md").read_text(encoding="utf-8")
+    assert "Model: eta 0 (vanilla)." in alone
+    assert "The data do not say" not in alone
+    assert "change" not in alone
     main([*grid, "--eta", "0.5", "--seeds", "2", "--out", "other", "--report", "false"])
     assert not Path("other/report.html").exists()
     with pytest.raises(SystemExit):
