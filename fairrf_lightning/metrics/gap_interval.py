@@ -62,6 +62,11 @@ class RateSample:
         spread = ((squares - sums * rates) / (counts - 1)).clamp(min=0)
         return cls(rates, counts, spread.masked_fill(counts <= 1, torch.nan))
 
+    def by_condition(self) -> RateSample:
+        """Return each condition as a sample of its own, ``(..., C, 1, G)``."""
+        spread = None if self.spread is None else self.spread.unsqueeze(-2)
+        return RateSample(self.rates.unsqueeze(-2), self.counts.unsqueeze(-2), spread)
+
     @property
     def gap(self) -> Tensor:
         """The largest gap of the conditions, ``(...)``."""
@@ -124,6 +129,28 @@ def gap_interval(
     sample: RateSample, level: float = 0.95, num_draws: int = NUM_DRAWS
 ) -> tuple[Tensor, Tensor]:
     """Return limits for the largest gap of the conditions, NaN where a rate or a variance is.
+
+    Rates of some conditions are known better than those of others, so the largest gap alone tells
+    little: each condition has its own interval, and the largest limits are taken. For the lower one
+    they share the error probability (Bonferroni); the upper one is missed only if that of the condition
+    with the largest gap is.
+
+    Args:
+        sample: Observed rates ``(..., C, G)``; leading dimensions are independent samples.
+        level: Confidence level between 0 and 1.
+        num_draws: Draws that a tail is estimated by.
+    """
+    conditions = sample.rates.shape[-2]
+    if conditions == 1:
+        return _one_condition(sample, level, num_draws)
+    each = sample.by_condition()
+    low, _ = _one_condition(each, 1 - (1 - level) / conditions, num_draws)
+    _, high = _one_condition(each, level, num_draws)
+    return low.amax(-1), high.amax(-1)
+
+
+def _one_condition(sample: RateSample, level: float, num_draws: int) -> tuple[Tensor, Tensor]:
+    """Return the limits of :func:`gap_interval` for rates ``(..., 1, G)``.
 
     Args:
         sample: Observed rates ``(..., C, G)``; leading dimensions are independent samples.

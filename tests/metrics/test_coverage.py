@@ -44,6 +44,34 @@ def test_the_gap_is_covered(rates: list[float], totals: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("positives", "negatives"),
+    [
+        (([0.6, 0.55], [60, 400]), ([0.06, 0.02], [3000, 5000])),  # the larger gap is known worse
+        (([0.6, 0.58], [60, 400]), ([0.06, 0.02], [3000, 5000])),
+        (([0.6, 0.4], [300, 300]), ([0.3, 0.1], [300, 300])),  # both gaps are the largest
+    ],
+)
+def test_the_largest_of_two_gaps_is_covered_and_no_limit_ignores_one(
+    positives: tuple[list[float], list[int]], negatives: tuple[list[float], list[int]]
+) -> None:
+    rng = np.random.default_rng(1)
+    parts = [
+        sample(rng.binomial(totals, rates, size=(DRAWS // 4, 2)), totals)
+        for rates, totals in (positives, negatives)
+    ]
+    both = RateSample(
+        torch.cat([part.rates for part in parts], 1), torch.cat([part.counts for part in parts], 1)
+    )
+    low, high = gap_interval(both, num_draws=256)
+    truth = max(np.ptp(rates) for rates, _ in (positives, negatives))
+    assert coverage(low, high, float(truth)) >= 0.93
+    singles = [gap_interval(part, num_draws=256) for part in parts]
+    assert torch.equal(high, torch.maximum(singles[0][1], singles[1][1]))
+    assert (low <= torch.maximum(singles[0][0], singles[1][0]) + 1e-6).all()
+    assert (low > 0).double().mean() > 0.95  # the gap of the negatives is beyond doubt
+
+
+@pytest.mark.parametrize(
     ("first", "second", "totals"),
     [
         ([0.3, 0.3], [0.2, 0.4], [50, 50]),  # a fair model against an unfair one
