@@ -15,6 +15,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback, WandbReport
 from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
@@ -118,6 +119,9 @@ class FairRFCLI(LightningCLI):
     def after_fit(self) -> None:
         """Test the chosen checkpoint; without one, the last, or the weights at hand."""
         if getattr(self.trainer, "fast_dev_run", False):
+            return
+        if not is_overridden("test_step", self.model):
+            rank_zero_info(f"{type(self.model).__name__} has no test_step, so it is not tested.")
             return
         checkpoint = self.trainer.checkpoint_callback
         path = ""

@@ -1,4 +1,4 @@
-"""What a user reads when the command line cannot be obeyed: a few lines, no traceback."""
+"""What a user reads when the command line cannot be obeyed: one line, no traceback."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from importlib import import_module
 
 from fairrf_lightning.errors import InputError, did_you_mean
 
-_NOISE = re.compile(r"Does not validate|Subtypes:|Errors:|Given value|- Expected a <class 'NoneType'>")
+_NOISE = re.compile(
+    r"Does not validate|Subtypes:|Errors:|Given value|Requirement '"
+    r"|- Expected a <class '(NoneType|bool|collections.abc.Iterable)'>"
+)
+_OF_THE_PARSER = re.compile(r"Parser key|Does not validate|Problem with given class_path")
+_PLAIN = (
+    (re.compile(r"^- "), ""),
+    (re.compile(r'^Parser key "([\w.]+)":$'), r"\1:"),
+    (re.compile(r"Expected an? <class '([\w.]+)'>"), r"expected \1"),
+    (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
+)
 
 
 def explain(error: BaseException) -> str:
@@ -18,8 +28,25 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
-    lines = [line for line in str(error).splitlines() if line.strip() and not _NOISE.search(line)]
-    return "\n".join(lines or [str(error)]) + _suggestion(str(error))
+    return _telling(str(error)) + _suggestion(str(error))
+
+
+def _telling(message: str) -> str:
+    if not _OF_THE_PARSER.search(message):
+        return message
+    kept = [_plain(line) for line in message.splitlines() if line.strip() and not _NOISE.search(line)]
+    value = re.search(r"Given value: (?!NestedArg|Namespace)(.+)", message)
+    if value is not None and value[1] not in " ".join(kept):
+        kept.append(f"Got value: {value[1]}")
+    # Each member of a union says the same again.
+    return "; ".join(dict.fromkeys(kept)).replace(":; ", ": ")
+
+
+def _plain(line: str) -> str:
+    line = line.strip()
+    for pattern, replacement in _PLAIN:
+        line = pattern.sub(replacement, line)
+    return line
 
 
 def _suggestion(message: str) -> str:
@@ -28,9 +55,9 @@ def _suggestion(message: str) -> str:
     if option is None or owner is None:
         return ""
     if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
-        return "\n--method constrain_s, remove_r and ksmote are not available with these data."
+        return " --method constrain_s, remove_r and ksmote are not available with these data."
     module, _, name = owner[1].rpartition(".")
-    return "\n" + did_you_mean(option[1], _accepted(getattr(import_module(module), name)))
+    return "; " + did_you_mean(option[1], dict.fromkeys(_accepted(getattr(import_module(module), name))))
 
 
 def _accepted(owner: type) -> list[str]:

@@ -180,11 +180,18 @@ class RelatedFeaturePenalty(nn.Module):
         return self.eta * (self.weights * penalties).sum(-1)
 
     @torch.no_grad()
-    def update_weights(self, beta: float | Tensor, rule: Rule = "kkt") -> Tensor | None:
-        """Solve for lambda from the rows since the last update; return their ``R`` (``None``: no rows)."""
+    def pending_penalties(self) -> Tensor | None:
+        """Return ``R`` of the rows since the last update of lambda, ``(..., K)``; ``None``: no rows."""
         if not self._pending:
             return None
-        penalties = self.penalties(merge_moments(torch.stack(self._pending)))
+        return self.penalties(merge_moments(torch.stack(self._pending)))
+
+    @torch.no_grad()
+    def update_weights(self, beta: float | Tensor, rule: Rule = "kkt") -> Tensor | None:
+        """Solve for lambda from the rows since the last update; return their ``R`` (``None``: no rows)."""
+        penalties = self.pending_penalties()
+        if penalties is None:
+            return None
         if not bool(penalties.isfinite().all()):
             values = dict(zip(self.feature_names, penalties.movedim(-1, 0).tolist(), strict=True))
             raise DivergedError(

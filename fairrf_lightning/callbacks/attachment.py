@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from fairrf_lightning.callbacks.batch_part import BatchPart, batch_part, related_rows
 from fairrf_lightning.callbacks.prediction_tap import PredictionTap
+from fairrf_lightning.callbacks.wrapped_backward import WrappedBackward
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
@@ -55,7 +57,7 @@ class Attachment:
         self._batch: Any = None
         self._passes = self._most_passes = 0
         self._served = False
-        self._penalties: list[Tensor] = []
+        self._start_epoch()
 
     def attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin to listen, and wrap the backward pass."""
@@ -64,7 +66,11 @@ class Attachment:
         self.penalty.to(pl_module.device)
         self._served = False
         self._most_passes = 0
-        self._undo = [self._tap.attach(pl_module), self._wrap_backward(trainer, pl_module)]
+        self._start_epoch()
+        # Gradient checkpointing calls the module again while it goes backward: no prediction.
+        add = partial(self._with_penalty, trainer=trainer, pl_module=pl_module)
+        self._undo = [self._tap.attach(pl_module)]  # first: it fails if there is no such submodule
+        self._undo.append(WrappedBackward(pl_module, add, self._tap.paused).remove)
 
     def detach(self) -> None:
         """Leave the module as it was."""
@@ -94,10 +100,18 @@ class Attachment:
                 "place of loss.backward()."
             )
             raise InputError(f"the penalty went into no backward pass: {why}")
-        values = {"train_penalty": torch.stack(self._penalties or [torch.zeros(())]).mean()}
-        self._penalties = []
-        weights = zip(self.penalty.feature_names, self.penalty.weights, strict=True)
-        return values | {f"lambda/{name}": weight for name, weight in weights}
+        values = {"train_penalty": self._sum / max(1, self._count)}
+        names = self.penalty.feature_names
+        measured = self.penalty.pending_penalties() if self.measured is None else self.measured
+        self._start_epoch()
+        values |= {f"lambda/{name}": weight for name, weight in zip(names, self.penalty.weights, strict=True)}
+        if measured is None:  # pretraining
+            return values
+        return values | {f"penalty/{name}": value for name, value in zip(names, measured, strict=True)}
+
+    def _start_epoch(self) -> None:
+        self._sum, self._count = torch.zeros(()), 0
+        self.measured: Tensor | None = None  # R at the epoch's last update of lambda
 
     def state_dict(self) -> dict[str, Any]:
         """Return lambda and the moments since its last update, as tensors and plain values."""
@@ -132,24 +146,6 @@ class Attachment:
                 "manual_backward."
             )
 
-    def _wrap_backward(self, trainer: Trainer, pl_module: LightningModule) -> Callable[[], object]:
-        own = pl_module.__dict__.get("backward")
-        original = pl_module.backward
-
-        def backward(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-            loss = self._with_penalty(loss, trainer, pl_module)
-            # Gradient checkpointing calls the module again while it goes backward.
-            with self._tap.paused():
-                original(loss, *args, **kwargs)
-
-        def undo() -> None:
-            del pl_module.backward
-            if own is not None:
-                pl_module.backward = own  # type: ignore[method-assign]
-
-        pl_module.backward = backward  # type: ignore[method-assign]
-        return undo
-
     def _with_penalty(self, loss: Tensor, trainer: Trainer, pl_module: LightningModule) -> Tensor:
         number, self._passes = self._passes, self._passes + 1
         if self.backward not in (None, number) and not pl_module.automatic_optimization:
@@ -167,7 +163,8 @@ class Attachment:
         if not self.penalty.enabled:
             return loss
         penalty = self.penalty(preds, inputs, target)
-        self._penalties.append(penalty.detach())
+        self._sum = self._sum.to(penalty.device) + penalty.detach()
+        self._count += 1
         return loss + _scaled(penalty, trainer, pl_module)
 
 

@@ -137,12 +137,13 @@ class LambdaUpdateCallback(Callback):
                 self._update(penalty)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log lambda and the penalty of a module that does not know them."""
-        del trainer
+        """Log lambda and the penalties of a module that does not know them."""
         if self._attachment:
+            several = len(find_penalties(trainer, pl_module, self)) > 1
+            suffix = f"/{self._module}" if several and self._module else ""
             for name, value in self._attachment.end_epoch(pl_module).items():
                 # Equal on all ranks already; the maximum of equals is exact.
-                pl_module.log(name, value, sync_dist=True, reduce_fx="max")
+                pl_module.log(name + suffix, value, sync_dist=True, reduce_fx="max")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say so if training was too short for a single update."""
@@ -154,8 +155,10 @@ class LambdaUpdateCallback(Callback):
             )
 
     def _update(self, penalty: RelatedFeaturePenalty) -> None:
-        updated = penalty.update_weights(_as_tensor(self.beta), self.rule) is not None
-        if not updated or self._warned or penalty.weights.ndim > 1:
+        measured = penalty.update_weights(_as_tensor(self.beta), self.rule)
+        if self._attachment:
+            self._attachment.measured = measured
+        if measured is None or self._warned or penalty.weights.ndim > 1:
             return
         largest = int(penalty.weights.argmax())
         if len(penalty.weights) > 1 and float(penalty.weights[largest]) > _COLLAPSED:

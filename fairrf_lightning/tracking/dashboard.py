@@ -95,7 +95,7 @@ def _lines(title: str, pattern: str) -> LinePlot:
 
 def _penalties() -> list[Any]:
     return [
-        _lines("R of each related feature, validation split", "^penalty/"),
+        _lines("R of each related feature", "^penalty/"),
         LinePlot(title="Penalty: eta times sum of lambda R", x="epoch", y=["train_penalty", "val_penalty"]),
         LinePlot(title="Task loss", x="epoch", y=["train_loss", "val_loss"]),
         LinePlot(title="Objective, which chooses the checkpoint", x="epoch", y=["val_objective"]),

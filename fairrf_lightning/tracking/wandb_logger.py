@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lightning.fabric.loggers.logger import rank_zero_experiment
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 # Seconds; W&B's own are 90 and no limit. What was not sent by then is on disk, for `wandb sync`.
 _TIMEOUTS = {"init_timeout": 30.0, "finish_timeout": 30.0}
 _TIMEOUTS_WITH_CHECKPOINTS = _TIMEOUTS | {"finish_timeout": 600.0}  # they may be large
-_SEND_LATER = "send it later with: wandb sync wandb/offline-run-*"
 
 
 class WandbLogger(LightningWandbLogger):
@@ -85,7 +85,8 @@ class WandbLogger(LightningWandbLogger):
 
     def _go_offline(self, reason: str) -> None:
         self._wandb_init["mode"] = "offline"
-        rank_zero_info(f"W&B: {reason}, so this run is logged offline; {_SEND_LATER}")
+        runs = Path(self.save_dir or ".") / "wandb" / "offline-run-*"
+        rank_zero_info(f"W&B: {reason}, so this run is logged offline; send it later with: wandb sync {runs}")
 
     def _attempt(self, action: Callable[[Any], None], argument: Any) -> None:
         try:

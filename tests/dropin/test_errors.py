@@ -228,18 +228,54 @@ def test_a_step_without_a_prediction_has_no_penalty() -> None:
 
 def test_the_penalty_and_lambda_are_logged() -> None:
     trainer = fit(Foreign(), *own_callbacks(penalty=make_penalty(), module="net"))
-    assert set(trainer.callback_metrics) == {"train_penalty", "lambda/age", "lambda/zip", "lambda/job"}
+    by_feature = {f"{kind}/{name}" for kind in ("lambda", "penalty") for name in ("age", "zip", "job")}
+    assert set(trainer.callback_metrics) == {"train_penalty", *by_feature}
     assert trainer.callback_metrics["train_penalty"] > 0
+    assert trainer.callback_metrics["penalty/age"] > 0
     weights = [float(trainer.callback_metrics[f"lambda/{name}"]) for name in ("age", "zip", "job")]
     assert sum(weights) == pytest.approx(1)
 
 
-def test_two_penalties_on_two_submodules() -> None:
-    callbacks = [
-        LambdaUpdateCallback(penalty=make_penalty(), every_n_steps=None, module=name, backward=number)
-        for number, name in enumerate(["critic", "net"])
-    ]
-    assert len({callback.state_key for callback in callbacks}) == 2
+class TwoHeads(Foreign):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(6, 1)
+
+    def loss(self, batch: dict[str, Tensor]) -> Tensor:
+        heads = (self.net, self.other)
+        return sum((self.task(head(batch["inputs"]), batch) for head in heads), torch.zeros(()))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["backward on the instance", "of the class"])
+def test_two_penalties_on_two_submodules(*, own: bool) -> None:
+    module, alone = TwoHeads(), TwoHeads()
+    alone.load_state_dict(module.state_dict())
+    if own:
+        module.backward = Tensor.backward  # type: ignore[method-assign]
+    kept = module.__dict__.get("backward")
+    penalties = {"net": make_penalty(), "other": make_penalty(eta=0.5)}
+    options: dict[str, Any] = {"every_n_steps": 5}
+    trainer = fit(
+        module,
+        *(LambdaUpdateCallback(penalty=part, module=name, **options) for name, part in penalties.items()),
+    )
+    assert module.__dict__.get("backward") is kept
+    assert not any(part._forward_hooks for part in module.modules())
+    for name, penalty in penalties.items():
+        assert trainer.callback_metrics[f"lambda/age/{name}"] == penalty.weights[0]
+    # The heads share no weights and Adam works element by element: each trains as with its penalty alone.
+    fit(alone, LambdaUpdateCallback(penalty=make_penalty(), module="net", **options))
+    assert all(map(torch.allclose, module.net.parameters(), alone.net.parameters()))
+    assert not torch.allclose(module.other.weight, alone.other.weight)
+
+
+def test_the_penalties_of_an_epoch_without_an_update_are_those_of_its_rows() -> None:
+    penalty = make_penalty()
+    callback = LambdaUpdateCallback(penalty=penalty, module="net", every_n_steps=None)
+    metrics = fit(Foreign(), callback, max_steps=7).callback_metrics
+    pending = penalty.pending_penalties()
+    assert pending is not None
+    assert torch.stack([metrics[f"penalty/{name}"] for name in penalty.feature_names]).equal(pending)
 
 
 def test_a_checkpoint_of_other_features_is_refused(tmp_path: Path) -> None:

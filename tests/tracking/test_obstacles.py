@@ -45,7 +45,7 @@ def _start(folder: Path) -> None:
 def test_no_key(tmp_path: Path, said: Said) -> None:
     _start(tmp_path)
     assert "no API key is configured, so this run is logged offline" in said()
-    assert "wandb sync" in said()
+    assert f"wandb sync {tmp_path}/wandb/offline-run-*" in said()
 
 
 def test_a_malformed_key(tmp_path: Path, said: Said, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
