@@ -110,7 +110,7 @@ def with_unknown(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
     sentences = []
     for grouping in result["groupings"]:
         bounds = [
-            f"{gap['gap']} between {points(gap['bounds'][0])} and {points(gap['bounds'][1])}"
+            f"{gap['gap']} lies between {points(gap['bounds'][0])} and {points(gap['bounds'][1])}"
             for gap in grouping["gaps"]
             if gap["bounds"] is not None
         ]

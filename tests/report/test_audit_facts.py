@@ -69,8 +69,8 @@ def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
     card = Path("audit/model_card.md").read_text(encoding="utf-8")
     assert "Audit of mine.csv" in page
     assert "3 rows of unknown group: between" in page
-    assert "The sex of 3 rows is not known. Whatever it is, dDP between" in page
-    assert "The sex of 3 rows is not known. Whatever it is, dDP between" in card
+    assert "The sex of 3 rows is not known. Whatever it is, dDP lies between" in page
+    assert "The sex of 3 rows is not known. Whatever it is, dDP lies between" in card
     assert "too few rows of rare" in page
     assert "| sex x race |" in card
 
