@@ -19,28 +19,30 @@ from fairrf_lightning.audit.result import audit, write_audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.intervals import normal_quantile
+from fairrf_lightning.option_parser import OptionParser
 from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.audit_facts import audit_facts
+from fairrf_lightning.report.audit_facts import REPORTED_LEVEL, audit_facts
+from fairrf_lightning.report.facts import Facts
 
 
 def run_audit(args: Sequence[str]) -> dict[str, Any]:
     """Audit a checkpoint or a file of predictions, print the tables and write ``audit.json``."""
     options, rest = _parser().parse_known_args(list(args))
-    normal_quantile(options.level)
-    if not 0 <= options.threshold <= 1:
-        raise InputError(f"--threshold {options.threshold}: expected a probability between 0 and 1.")
+    _check(options, rest)
     result = (_of_predictions if options.predictions else _of_checkpoint)(options, rest)
     print_audit(result)
     paths = write_audit(result, Path(options.out))
-    written, hint = end_with_report(partial(audit_facts, result), options.out)
+    written, hint = end_with_report(partial(_facts, result), options.out)
     Console().print(f"Wrote {', '.join(map(str, [*paths, *written]))}", highlight=False, soft_wrap=True)
+    if options.level != REPORTED_LEVEL:
+        hint = f"No report.html: its intervals are at {REPORTED_LEVEL:g}, these at {options.level:g}."
     if hint:
         Console().print(hint, highlight=False, markup=False, soft_wrap=True)
     return result
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="train.py audit",
         description="Measure accuracy and gaps by group, with intervals, of a checkpoint or of predictions.",
         epilog="Of a checkpoint: --ckpt_path, --data and the other options of test.",
@@ -59,6 +61,22 @@ def _parser() -> argparse.ArgumentParser:
     add("--min_rows", type=int, default=10, help="Groups with fewer rows are not estimable.")
     add("--out", default="audit", help="Folder of audit.json and audit_groups.csv.")
     return parser
+
+
+def _facts(result: dict[str, Any]) -> Facts | None:
+    return audit_facts(result) if result["level"] == REPORTED_LEVEL else None
+
+
+def _check(options: argparse.Namespace, rest: list[str]) -> None:
+    normal_quantile(options.level)
+    if not 0 <= options.threshold <= 1:
+        raise InputError(f"--threshold {options.threshold}: expected a probability between 0 and 1.")
+    if options.min_rows < 1:
+        raise InputError(f"--min_rows {options.min_rows}: expected 1 or more.")
+    if Path(options.out).is_file():
+        raise InputError(f"--out {options.out}: this is a file; name a folder.")
+    if not options.predictions and not rest:
+        raise InputError("audit needs a model: --ckpt_path and --data, or --predictions file.csv.")
 
 
 def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
@@ -163,4 +181,4 @@ def _without_checkpoint(args: list[str]) -> list[str]:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.strip("[] ").split(",") if name.strip()]
+    return list(dict.fromkeys(name.strip() for name in text.strip("[] ").split(",") if name.strip()))

@@ -21,6 +21,7 @@ from rich.console import Console
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.gap_interval import RateSample, gap_interval
 from fairrf_lightning.metrics.intervals import normal_quantile
+from fairrf_lightning.option_parser import OptionParser
 
 _SAMPLES = 100
 _DRAWS = 256
@@ -93,7 +94,7 @@ def run_labels(args: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog="train.py labels",
         description="How many rows with a known S an audit needs for an interval of a given width.",
         allow_abbrev=False,
@@ -136,16 +137,19 @@ def _from_pilot(options: argparse.Namespace) -> tuple[list[float], list[float]]:
     try:
         found: dict[str, Any] = json.loads(Path(options.pilot).read_text(encoding="utf-8"))
         groupings = {grouping["name"]: grouping for grouping in found["groupings"]}
+        fewest = int(found["min_rows"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"--pilot {options.pilot}: this is not an audit.json ({error!r})") from error
     name = options.grouping or next(iter(groupings))
     if name not in groupings:
         raise InputError(f"--grouping {name}: no such grouping; {did_you_mean(name, groupings)}")
-    groups = [group for group in groupings[name]["groups"] if group[_RATES[options.gap]] is not None]
-    if len(groups) < 2:
-        raise InputError(f"--pilot {options.pilot}: there are not two groups with a {_RATES[options.gap]}.")
     rows = "rows" if options.gap == "dDP" else "positives"
-    total = sum(group["rows"] for group in groups)
+    labelled = groupings[name]["groups"]
+    # The audit leaves smaller groups out of the gap, too.
+    groups = [group for group in labelled if group[rows] >= fewest]
+    if len(groups) < 2:
+        raise InputError(f"--pilot {options.pilot}: there are not two groups with {fewest} or more {rows}.")
+    total = sum(group["rows"] for group in labelled)
     # A rate of exactly 0 or 1 in a small pilot is not one in the population.
     rates = [(group[_RATES[options.gap]] * group[rows] + 0.5) / (group[rows] + 1) for group in groups]
     return [group[rows] / total for group in groups], rates

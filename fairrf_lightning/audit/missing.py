@@ -1,18 +1,15 @@
 """How large a gap can be when the group of some rows is not known: exact bounds over all memberships.
 
-Each row without a known group belongs to one of the groups compared, but to which is open. Let group g
+Each row without a known group may belong to any of the groups compared, or to none of them. Let group g
 have n_g known rows, x_g of them decided positively, and let u_1 rows of unknown group be decided
 positively and u_0 negatively.
 
 - The largest gap gives all u_1 to one group and all u_0 to another:
   the maximum over pairs of ``(x_i + u_1) / (n_i + u_1) - x_j / (n_j + u_0)``.
-- The smallest gap is ``high - low`` where ``low`` is the largest rate, at most the rate of all rows, up to
-  which u_1 suffice to lift all groups, ``sum_g (low n_g - x_g)^+ <= (1 - low) u_1``, and ``high`` the
-  smallest, at least the rate of all rows, down to which u_0 suffice:
-  ``sum_g (x_g - high n_g)^+ <= high u_0``.
-  (The additions that bring a group between the two rates form a polygon with the same four edge
-  directions for all groups, so that their sum is described by these four inequalities.) Rows are taken
-  as divisible here; with whole rows the smallest gap is larger by less than one row of a group.
+- The smallest gap is ``high - low`` where ``low`` is the largest rate up to which u_1 suffice to lift all
+  groups, ``sum_g (low n_g - x_g)^+ <= (1 - low) u_1``, and ``high`` the smallest down to which u_0 suffice,
+  ``sum_g (x_g - high n_g)^+ <= high u_0``; 0 if these meet. Rows are taken as divisible here; with
+  whole rows the smallest gap is larger by less than one row of a group.
 """
 
 from __future__ import annotations
@@ -44,17 +41,15 @@ def gap_bounds(
     lowest = x / np.maximum(n + u0, 1)
     differences = highest[:, None] - lowest[None, :]
     np.fill_diagonal(differences, -np.inf)
-    overall = (x.sum() + u1) / (n.sum() + unknown)
-    low, high = _lifted(n, x, u1, overall), 1 - _lifted(n, n - x, u0, 1 - overall)
+    low, high = _lifted(n, x, u1), 1 - _lifted(n, n - x, u0)
     return float(max(0.0, high - low)), float(min(1.0, max(0.0, differences.max())))
 
 
-def _lifted(n: NDArray[np.float64], x: NDArray[np.float64], available: float, most: float) -> float:
-    """Return the largest rate, at most ``most``, that all groups reach with ``available`` positives."""
-    low, high = 0.0, most
+def _lifted(n: NDArray[np.float64], x: NDArray[np.float64], available: float) -> float:
+    """Return the largest rate that all groups reach with ``available`` positives."""
+    low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         needed = np.maximum(middle * n - x, 0).sum()
         low, high = (middle, high) if needed <= (1 - middle) * available else (low, middle)
-    needed = np.maximum(most * n - x, 0).sum()
-    return most if needed <= (1 - most) * available + 1e-9 else low
+    return high

@@ -5,6 +5,7 @@
     schema, level, threshold, min_rows, rows
     source      {kind: checkpoint | predictions, path, against, data, split}
     overall     figures of all rows, see below
+    against     the same of the other model, without AUC and calibration, or null
     groupings   list of {name, attributes, unknown_rows, groups, gaps}
       groups    list of {name, estimable} + figures: rows, positives, base_rate; accuracy, selection_rate,
                 true_positive_rate, false_positive_rate, each with _low and _high (Wilson, 95 %);
@@ -63,6 +64,7 @@ def audit(
         "rows": int(cells.rows.sum()),
         "source": dict(source),
         "overall": group_figures(cells, every),
+        "against": group_figures(cells, every, model=1) if cells.num_models == 2 else None,
         "groupings": [
             {
                 "name": grouping.name,

@@ -28,7 +28,7 @@ def print_audit(result: Mapping[str, Any]) -> None:
     for grouping in result["groupings"]:
         console.print(_groups(grouping, result["overall"]))
         console.print(_gaps(grouping, result["level"]))
-        for line in _notes(grouping, result["min_rows"]):
+        for line in _notes(grouping, result):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -54,14 +54,16 @@ def _gaps(grouping: Mapping[str, Any], level: float) -> Table:
     for gap in grouping["gaps"]:
         row = [gap["gap"], gap["mode"], number(gap["value"]), span(gap["low"], gap["high"])]
         if other := gap["against"]:
-            difference = span(other["difference_low"], other["difference_high"])
-            row += [number(other["value"]), difference, other["verdict"]]
+            ends = span(other["difference_low"], other["difference_high"])
+            row += [number(other["value"]), f"{number(other['difference'])} ({ends})", other["verdict"]]
         table.add_row(*row)
     return table
 
 
-def _notes(grouping: Mapping[str, Any], min_rows: int) -> list[str]:
+def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     lines = []
+    if others := not_compared(grouping, result["rows"]):
+        lines.append(f"{others:,} rows of other groups of {grouping['name']} are not compared.")
     for gap in grouping["gaps"]:
         if gap["mode"] == "hard" and gap["bounds"]:
             low, high = gap["bounds"]
@@ -71,8 +73,16 @@ def _notes(grouping: Mapping[str, Any], min_rows: int) -> list[str]:
             )
         if gap["mode"] == "hard" and gap["left_out"]:
             absent = "; ".join(gap["left_out"])
-            lines.append(f"{gap['gap']} leaves out groups with fewer than {min_rows} such rows: {absent}.")
+            lines.append(
+                f"{gap['gap']} leaves out groups with fewer than {result['min_rows']} such rows: {absent}."
+            )
     return lines
+
+
+def not_compared(grouping: Mapping[str, Any], rows: int) -> int:
+    """Return how many rows are known to be of groups that are not compared."""
+    compared = sum(group["rows"] for group in grouping["groups"])
+    return int(rows - compared - grouping["unknown_rows"])
 
 
 def number(value: float | None) -> str:

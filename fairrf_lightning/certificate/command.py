@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from fairrf_lightning.certificate.proxies import Proxies, read_proxies, sample_p
 from fairrf_lightning.certificate.show import print_certificate, statements
 from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.option_parser import OptionParser
 
 
 def run_certify(args: Sequence[str]) -> None:
@@ -51,13 +51,6 @@ def write_certificate(certificate: Certificate, path: Path, **about: str) -> Non
         part.replace(path)
     except OSError as error:
         raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error
-
-
-class OptionParser(argparse.ArgumentParser):
-    """Raises our own error in place of printing the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InputError(f"{self.prog}: {message}")
 
 
 def option_parser() -> argparse.ArgumentParser:

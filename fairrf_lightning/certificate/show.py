@@ -49,6 +49,8 @@ def statements(certificate: Certificate) -> Iterator[str]:
             f"No S has the correlations of the sample on these rows: their intervals were widened by "
             f"{certificate.widened:.3f}."
         )
+    if known.level is not None:
+        yield "A direct audit of the sampled rows is tighter: if the model can be run on them, audit them."
     yield "Nothing is said of dEO, of accuracy by group, of other groups or of causes."
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairrf_lightning.audit.tables import not_compared
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.report.facts import Absent, Estimate, Facts, Gap, GroupRates
+from fairrf_lightning.report.facts import Absent, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
 from fairrf_lightning.report.wording import listing, points
@@ -24,6 +26,7 @@ _RATES = {
     "auc": "AUC",
     "calibration_error": "calibration error",
 }
+REPORTED_LEVEL = 0.95  # the page and the card say "95 %" throughout
 _ORDER = ("dEO", "dDP", "dEOdds")
 _MODEL = (
     "An audit is about a model's decisions, not about how it was trained; the report of its run has this."
@@ -45,24 +48,30 @@ def read_audit(path: Path) -> dict[str, Any]:
 
 def audit_facts(result: Mapping[str, Any]) -> Facts:
     """Return the facts of an audit."""
+    if result["level"] != REPORTED_LEVEL:
+        raise InputError(
+            f"a report has intervals at {REPORTED_LEVEL}; audit without --level {result['level']}."
+        )
     source = result["source"]
     gaps, accuracy = audit_gaps(result), audit_accuracy(result)
     other = str(source["against"] or "")
-    verdict = comparison_verdict(gaps, other, accuracy, None) if other else gaps_verdict(gaps, accuracy)
+    verdict = gaps_verdict(gaps, accuracy)
+    if other:
+        verdict = comparison_verdict(gaps, other, accuracy, other_accuracy(result))
     about = " on ".join(str(source[name]) for name in ("path", "data") if source[name])
     return Facts(
         title=f"Audit of {about}",
         subject=str(source["path"]),
         split=f"{source['split']} split" if source["split"] else f"{result['rows']:,} rows",
         made=now(),
-        verdict=verdict,
+        verdict=with_unknown(verdict, result),
         accuracy=accuracy,
         other=other,
         gaps=gaps,
         groups=audit_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
-        notes=several_gaps(gaps),
+        notes=[*several_gaps(gaps), *left_out(result)],
         absent={
             "comparison": Absent(
                 "Nothing was named to compare with.", "python train.py audit --against OTHER ..."
@@ -80,6 +89,37 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
 def audit_accuracy(result: Mapping[str, Any]) -> Estimate:
     """Return the accuracy of all rows."""
     return _estimate(result["overall"], "accuracy")
+
+
+def other_accuracy(result: Mapping[str, Any]) -> Estimate | None:
+    """Return the accuracy of the model compared with, if there is one."""
+    return _estimate(result["against"], "accuracy") if result.get("against") else None
+
+
+def left_out(result: Mapping[str, Any]) -> list[str]:
+    """Return how many rows are of groups that are not compared."""
+    return [
+        f"{others:,} rows of other groups of {grouping['name']} are not compared."
+        for grouping in result["groupings"]
+        if (others := not_compared(grouping, result["rows"]))
+    ]
+
+
+def with_unknown(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
+    """Add to a verdict what rows of unknown group may change."""
+    sentences = []
+    for grouping in result["groupings"]:
+        bounds = [
+            f"{gap['gap']} lies between {points(gap['bounds'][0])} and {points(gap['bounds'][1])}"
+            for gap in grouping["gaps"]
+            if gap["bounds"] is not None
+        ]
+        if bounds:
+            sentences.append(
+                f"The {grouping['name']} of {grouping['unknown_rows']:,} rows is not known. Whatever it is, "
+                f"{listing(bounds)} on all rows; the intervals do not include this."
+            )
+    return replace(verdict, sentences=[*verdict.sentences, *sentences])
 
 
 def audit_gaps(result: Mapping[str, Any]) -> list[Gap]:

@@ -52,6 +52,10 @@ def run_report(args: Sequence[str]) -> None:
 
 
 def _facts(folder: Path, options: Namespace) -> Facts:
+    is_run = (folder / "config.yaml").is_file() and not (folder / "results.csv").is_file()
+    for name in ("against", "groups", "grid", "certificate"):
+        if folder.is_dir() and not is_run and getattr(options, name):
+            raise InputError(f"--{name} belongs to the folder of a run; {folder} is none.")
     if (folder / "results.csv").is_file():
         return grid_facts(_results(folder))
     if (folder / "audit.json").is_file() and not (folder / "config.yaml").is_file():

@@ -85,7 +85,8 @@ def _bars(name: str, scope: str, rate: str, rows: Sequence[GroupRates]) -> Figur
         hovertemplate=_HOVER,
     )
     figure = go.Figure(bars)
-    labels = [plain(short(row.group)) for row in rows]
+    # The parts of an intersection on lines of their own: cut short, several would look the same.
+    labels = ["<br>".join(plain(short(part)) for part in row.group.split(", ")) for row in rows]
     figure.update_yaxes(
         tickvals=list(range(len(rows))), ticktext=labels, autorange="reversed", showgrid=False
     )

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from shlex import quote
+from typing import Any
 
 from fairrf_lightning.callbacks.run_record import package_versions
-from fairrf_lightning.report.audit_facts import audit_accuracy, audit_gaps, audit_groups
+from fairrf_lightning.report.audit_facts import (
+    audit_accuracy,
+    audit_gaps,
+    audit_groups,
+    left_out,
+    other_accuracy,
+    with_unknown,
+)
 from fairrf_lightning.report.facts import (
     Absent,
     Certificate,
@@ -49,8 +57,7 @@ def run_facts(
     gaps, accuracy = found.gaps, found.accuracy
     subject, other = _subject(run), "" if against is None else _subject(against)
     if against is not None:
-        other_accuracy = measured(against.metrics, "S")[1]
-        verdict = comparison_verdict(gaps, other, accuracy, other_accuracy)
+        verdict = comparison_verdict(gaps, other, accuracy, other_accuracy(found.audit))
     else:
         verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, certificate)
     return Facts(
@@ -58,7 +65,7 @@ def run_facts(
         subject=subject,
         split=found.split,
         made=now(),
-        verdict=verdict,
+        verdict=with_unknown(verdict, found.audit),
         accuracy=accuracy,
         other=other,
         gaps=gaps,
@@ -70,7 +77,7 @@ def run_facts(
         configuration=configuration(run.config),
         versions=run.record.get("versions") or package_versions(),
         absent=_absent(run, found.why),
-        notes=several_gaps(gaps),
+        notes=[*several_gaps(gaps), *left_out(found.audit)],
     )
 
 
@@ -81,6 +88,7 @@ class _Measured:
     gaps: Sequence[Gap]
     groups: Sequence[GroupRates]
     why: str  # there are no groups
+    audit: Mapping[str, Any] = field(default_factory=lambda: {"groupings": []})
 
 
 def _measure(
@@ -93,7 +101,7 @@ def _measure(
     audit = audit_run(run, against, groups)
     if isinstance(audit, Absent):
         return _Measured(split, accuracy, gaps, [], audit.reason)
-    return _Measured("test split", audit_accuracy(audit), audit_gaps(audit), audit_groups(audit), "")
+    return _Measured("test split", audit_accuracy(audit), audit_gaps(audit), audit_groups(audit), "", audit)
 
 
 def _subject(run: RunFolder) -> str:

@@ -46,8 +46,8 @@ def gaps_verdict(gaps: Sequence[Gap], accuracy: Estimate | None) -> Verdict:
         return Verdict("unknown", "The gaps between groups are not estimable from these rows", sentences)
     if not shown:
         most = max(gap.estimate.high for gap in known)
-        title = f"No gap between groups is shown; none is larger than {points(most)}"
-        return Verdict("good", title, sentences)
+        title = f"No gap between groups is shown; up to {points(most)} are possible"
+        return Verdict("mixed", title, sentences)  # absence of evidence is nothing in favour
     worst = max(shown, key=lambda gap: gap.estimate.value)
     scope = f" of {worst.scope}" if len({gap.scope for gap in gaps}) > 1 else ""
     title = f"A gap remains: {GAP_SUBJECT[worst.name]}{scope} differ by {points(worst.estimate.value)}"

@@ -131,7 +131,10 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--groups race --target sex", "column 'sex' has the value .*: expected 0 and 1"),
         ("--groups race --prob more", "column 'more' must hold a probability"),
         ("--groups race --level 95", "level is 95"),
+        ("--groups race --level abc", "--level: invalid float value"),
         ("--groups race --threshold 2", "--threshold 2"),
+        ("--groups race --min_rows 0", "--min_rows 0"),
+        ("--groups race --out p.parquet", "--out p.parquet: this is a file"),
     ],
 )
 def test_bad_input_is_told(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +142,42 @@ def test_bad_input_is_told(options: str, message: str, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit) as error:
         main(["audit", "--predictions", "p.parquet", *options.split()])
     assert error.value.code == 2
-    assert re.search(message, capsys.readouterr().err)
+    printed = capsys.readouterr().err
+    assert re.search(message, printed)
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+def test_without_a_model_there_is_nothing_to_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["audit", "--groups", "race"])
+    assert error.value.code == 2
+    assert "--ckpt_path and --data, or --predictions" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cli")
+def test_at_another_level_no_page_says_95_percent(capsys: pytest.CaptureFixture[str]) -> None:
+    write_predictions()
+    main(["audit", "--predictions", "p.csv", "--groups", "sex,sex", "--level", "0.9"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "90 % interval" in printed
+    assert "sex x sex" not in printed
+    assert "No report.html: its intervals are at 0.95, these at 0.9." in printed
+    assert not Path("audit/report.html").exists()
+    with pytest.raises(SystemExit):
+        main(["report", "audit"])
+    assert "audit without --level" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_group_too_small_for_the_pilot_does_not_ask_for_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write_predictions()
+    rows.loc[rows.index[:3], "sex"] = "x"
+    rows.to_csv("p.csv", index=False)
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    main(["labels", "--width", "0.2", "--pilot", "audit/audit.json"])
+    rates = re.findall(r"at rates ([^)]*)\)", capsys.readouterr().out)
+    assert len(rates[0].split(",")) == rows["sex"].nunique() - 1
 
 
 @pytest.mark.usefixtures("cli")
@@ -215,7 +253,9 @@ def test_labels_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_options_of_labels_are_told(
     options: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("few.json").write_text('{"groupings": [{"name": "race", "groups": []}]}', encoding="utf-8")
+    Path("few.json").write_text(
+        '{"min_rows": 10, "groupings": [{"name": "race", "groups": []}]}', encoding="utf-8"
+    )
     with pytest.raises(SystemExit) as error:
         main(["labels", *options.split()])
     assert error.value.code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -145,10 +146,10 @@ def test_verdicts_on_two_models() -> None:
 
 
 def brute_bounds(n: list[int], x: list[int], unknown: int, positives: int) -> tuple[float, float]:
-    """Over all whole assignments of the unknown rows to the groups."""
+    """Over all whole assignments of the unknown rows to the groups, or to none of them."""
 
     def splits(total: int, parts: int) -> list[tuple[int, ...]]:
-        return [s for s in itertools.product(range(total + 1), repeat=parts) if sum(s) == total]
+        return [s for s in itertools.product(range(total + 1), repeat=parts) if sum(s) <= total]
 
     gaps = []
     for up in splits(positives, len(n)):
@@ -184,7 +185,6 @@ def test_the_smallest_gap_is_that_of_a_linear_programme(seed: int) -> None:
     x = rng.binomial(n, rng.random(groups))
     unknown, positives = (int(v) for v in sorted(rng.integers(0, 30, 2), reverse=True))
     low, _ = gap_bounds(n, x, unknown, positives)
-    overall = (x.sum() + positives) / (n.sum() + unknown)
 
     def feasible(bottom: float, top: float) -> bool:
         """Whether divisible rows can bring all rates between the two."""
@@ -192,15 +192,23 @@ def test_the_smallest_gap_is_that_of_a_linear_programme(seed: int) -> None:
         upper = np.block([[-(1 - bottom) * eye, bottom * eye], [(1 - top) * eye, -top * eye]])
         limits = np.concatenate([x - bottom * n, top * n - x])
         sums = np.block([[np.ones(groups), np.zeros(groups)], [np.zeros(groups), np.ones(groups)]])
-        found = linprog(np.zeros(2 * groups), upper, limits, sums, [positives, unknown - positives])
+        upper = np.vstack([upper, sums])
+        limits = np.concatenate([limits, [positives, unknown - positives]])
+        found = linprog(np.zeros(2 * groups), upper, limits)
         return bool(found.status == 0)
 
-    # no window of nine tenths of the width holds, wherever it is; one a little wider does
-    starts = np.linspace(max(0.0, overall - 0.9 * low), overall, 15)
-    if low > 1e-3:
-        assert not any(feasible(start, start + 0.9 * low) for start in starts)
-    starts = np.linspace(max(0.0, overall - 1.1 * low - 1e-6), overall, 40)
-    assert any(feasible(start, start + 1.1 * low + 2e-3) for start in starts)
+    def last(holds: Callable[[float], bool]) -> float:
+        """Return up to where a condition holds, from 0 on."""
+        good, bad = 0.0, 1.0
+        for _ in range(16):
+            middle = (good + bad) / 2
+            good, bad = (middle, bad) if holds(middle) else (good, middle)
+        return good
+
+    # No window begins above the one or ends below the other, and the window between them holds.
+    bottom, top = last(lambda rate: feasible(rate, 1.0)), 1 - last(lambda rate: feasible(0.0, 1 - rate))
+    assert low == pytest.approx(max(0.0, top - bottom), abs=1e-4)
+    assert feasible(bottom - 1e-4, top + 1e-4) if top > bottom else feasible(top - 1e-4, top + 1e-4)
 
 
 def test_rows_of_unknown_group_give_bounds_not_a_refusal() -> None:

@@ -69,6 +69,8 @@ def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
     card = Path("audit/model_card.md").read_text(encoding="utf-8")
     assert "Audit of mine.csv" in page
     assert "3 rows of unknown group: between" in page
+    assert "The sex of 3 rows is not known. Whatever it is, dDP lies between" in page
+    assert "The sex of 3 rows is not known. Whatever it is, dDP lies between" in card
     assert "too few rows of rare" in page
     assert "| sex x race |" in card
 
@@ -96,6 +98,14 @@ def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
     assert facts.verdict.sentences[0] == "dDP is not estimable: too few rows of a."
     assert facts.groups[0].note == "too few rows"
     assert facts.split == "2 rows"
+    assert not facts.notes
+
+
+def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict[str, Any]) -> None:
+    other = {"accuracy": 0.75, "accuracy_low": 0.6, "accuracy_high": 0.9}
+    facts = audit_facts(result | {"rows": 9, "against": other, "source": result["source"] | {"against": "b"}})
+    assert facts.notes == ["7 rows of other groups of s are not compared."]
+    assert facts.verdict.sentences[-1].startswith("Accuracy is 50.0 % against 75.0 %")
 
 
 @pytest.mark.parametrize(

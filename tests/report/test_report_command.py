@@ -132,6 +132,7 @@ def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
         (["broken"], "cannot be read"),
         (["list"], "expected named values, found list"),
         (["several"], "several data sets"),
+        (["several", "--against", "run"], "--against belongs to the folder of a run"),
     ],
 )
 def test_wrong_folders_are_explained(

@@ -51,7 +51,7 @@ def test_the_sentences_have_sizes_intervals_and_scopes() -> None:
     ("estimates", "tone", "title"),
     [
         ([SMALL, LARGE], "mixed", "A gap remains: the selection rates differ by 13.0 points"),
-        ([SMALL, SMALL], "good", "No gap between groups is shown; none is larger than 6.0 points"),
+        ([SMALL, SMALL], "mixed", "No gap between groups is shown; up to 6.0 points are possible"),
         ([(NAN, NAN, NAN)], "unknown", "The gaps between groups are not estimable"),
     ],
 )
