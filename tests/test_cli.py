@@ -173,6 +173,8 @@ def test_print_config_and_help_know_the_short_names(cli: Cli, capsys: pytest.Cap
 
 def test_the_presets_of_callbacks_can_be_plugged_in(cli: Cli) -> None:
     presets = sorted((TRAIN.parent / "callbacks").glob("*.yaml"))
+    # `fit` has callbacks like these two already; they are for other projects.
+    presets = [preset for preset in presets if preset.stem not in ("drop_in", "pretrain")]
     assert presets
     options = " ".join(f"--trainer.callbacks+={preset}" for preset in presets)
     cli(f"fit --data adult {SHORT} {options}")

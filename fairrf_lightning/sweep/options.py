@@ -72,7 +72,7 @@ def read_options(args: Sequence[str]) -> SweepOptions:
         raise InputError(f"--max_accuracy_loss {given.max_accuracy_loss}: expected 0 or more.")
     if given.seed < 0:
         raise InputError(f"--seed {given.seed}: expected 0 or more.")
-    objective, space = Objective.parse(given.objective), read_space(given.space)
+    objective, space = Objective.parse(given.objective), read_space(given.space, given.epochs)
     seeds = read_seeds(given.seeds)
     make_data = data_maker(given)
     config = given.data.as_dict()

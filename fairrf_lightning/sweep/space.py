@@ -21,7 +21,7 @@ DEFAULT_SPACE: dict[str, Any] = {
     "beta": {"low": 0.2, "high": 2.0, "log": True},
     "rule": ["kkt", "worst_case", "fixed"],
     "statistic": ["covariance", "correlation"],
-    "pretrain_epochs": {"low": 0, "high": 3},
+    "pretrain_epochs": {"low": 0, "high": 3},  # less in short trainings
     "lr": {"low": 3e-4, "high": 3e-3, "log": True},
 }
 _FLOATS = ("eta", "beta", "dropout", "lr")
@@ -64,6 +64,17 @@ class Space:
         everything = {**self.distributions, **self.fixed}
         return {name: str(everything[name]) for name in sorted(everything)}
 
+    @property
+    def longest_pretraining(self) -> int:
+        """The most epochs without the penalty that a trial may have."""
+        searched = self.distributions.get("pretrain_epochs")
+        if isinstance(searched, IntDistribution):
+            return searched.high
+        if isinstance(searched, CategoricalDistribution):
+            return max(int(str(choice)) for choice in searched.choices)
+        fixed: int = self.fixed.get("pretrain_epochs", Schedule.pretrain_epochs)
+        return fixed
+
     def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
         values = self.fixed | dict(params)
         if isinstance(values.get("hidden"), str):
@@ -71,20 +82,27 @@ class Space:
         return values
 
 
-def read_space(path: str | Path | None = None) -> Space:
-    """Return the space of a YAML file; ``None`` for the default.
+def read_space(path: str | Path | None = None, epochs: int = Schedule.epochs) -> Space:
+    """Return the space of a YAML file; ``None`` for the default. No pretraining may take all epochs.
 
     A mapping ``{low, high, log}`` is a range, a list is a choice, and a plain value is fixed.
     """
     if path is None:
-        return parse_space(DEFAULT_SPACE, "the default space")
+        pretraining = {"low": 0, "high": min(DEFAULT_SPACE["pretrain_epochs"]["high"], epochs - 1)}
+        return parse_space(DEFAULT_SPACE | {"pretrain_epochs": pretraining}, "the default space")
     try:
         given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--space {path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise InputError(f"--space {path} is not valid YAML: {' '.join(str(error).split())}") from error
-    return parse_space(given, str(path))
+    space = parse_space(given, str(path))
+    if space.longest_pretraining >= epochs:
+        raise InputError(
+            f"--space {path}: pretrain_epochs may be {space.longest_pretraining}, and --epochs is {epochs}: "
+            "no epoch would be left for the penalty. Lower the one or raise the other."
+        )
+    return space
 
 
 def parse_space(given: Any, name: str) -> Space:

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -79,11 +81,24 @@ def test_a_killed_worker_is_explained_after_finished_rows_are_kept() -> None:
     assert not waiting
 
 
+@contextmanager
+def listening_to_ctrl_c() -> Iterator[None]:
+    """Undo what a shell does to processes in the background: they, and their children, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_ctrl_c_ends_a_grid_of_several_processes_in_one_line(tmp_path: Path) -> None:
     # Two settings' worth of seeds are too many for one stack: four stacks, of which two come first.
     options = "--data synthetic --data.n_rows 1000 --epochs 20 --eta 0.1,0.2,0.3 --seeds 45 --workers 2"
     command = [sys.executable, str(ROOT / "train.py"), "grid", *options.split(), "--out", str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
+    with listening_to_ctrl_c():
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
+        )
     results = tmp_path / "results.csv"
     while not results.is_file() and process.poll() is None:
         time.sleep(0.05)
@@ -114,10 +129,11 @@ def test_ctrl_c_in_a_single_process_keeps_what_is_finished(tmp_path: Path) -> No
         if path.is_file():
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        run_settings(DATA, [Setting()], [0, 1], SHORT, path=path, max_models=1, advance=press)
+    with listening_to_ctrl_c():
+        with pytest.raises(KeyboardInterrupt):
+            run_settings(DATA, [Setting()], [0, 1], SHORT, path=path, max_models=1, advance=press)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Lightning would leave it deaf"
     assert pd.read_csv(path)["seed"].tolist() == [0]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Lightning would leave it deaf"
     assert torch.get_num_threads() == threads
 
 

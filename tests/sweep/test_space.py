@@ -95,3 +95,14 @@ def test_a_bad_file_is_explained(tmp_path: Path) -> None:
     path.write_text("eta: [1")
     with pytest.raises(InputError, match="is not valid YAML"):
         read_space(path)
+
+
+@pytest.mark.parametrize("entry", ["{low: 0, high: 4}", "[0, 4]", "4"])
+def test_pretraining_leaves_epochs_for_the_penalty(entry: str, tmp_path: Path) -> None:
+    path = tmp_path / "space.yaml"
+    path.write_text(f"eta: [0.1, 0.5]\npretrain_epochs: {entry}\n", encoding="utf-8")
+    assert read_space(path, epochs=5).longest_pretraining == 4
+    with pytest.raises(InputError, match="pretrain_epochs may be 4, and --epochs is 4"):
+        read_space(path, epochs=4)
+    assert read_space(epochs=2).longest_pretraining == 1
+    assert read_space().longest_pretraining == 3
