@@ -67,12 +67,28 @@ def _compas(runs: pd.DataFrame) -> Iterator[Finding]:
             yield Finding("COMPAS", claim, "no setting is within the budget of accuracy", "fails")
             continue
         best = min(settings, key=lambda name: _promise(settings[name], rule))
-        kept = settings[best]
-        change = 100 * (kept["test_eo_gap"].mean() / vanilla["test_eo_gap"].mean() - 1)
-        loss = 100 * (kept["test_acc"].mean() - vanilla["test_acc"].mean())
-        interval = difference(kept, vanilla, "test_eo_gap")
-        measured = f"{best}: dEO {change:+.0f} % ({interval}), accuracy {loss:+.1f} points"
-        yield Finding("COMPAS", claim, measured, "holds" if change <= -25 and loss >= -2.5 else "fails")
+        yield _kept_promise(claim, best, settings[best], vanilla)
+    yield _read_off_the_test_split(runs, vanilla)
+
+
+def _read_off_the_test_split(runs: pd.DataFrame, vanilla: pd.DataFrame) -> Finding:
+    """Whether such a setting exists at all; which one it is, nobody could have known."""
+    claim = "there is an S-free setting that does so (read off the test split, not chosen beforehand)"
+    least = vanilla["test_acc"].mean() - BUDGET["compas"]
+    settings = runs[runs["method"] != "vanilla"].groupby(OPTIONS, dropna=False)
+    inside = [of for _, of in settings if of["test_acc"].mean() >= least]
+    if not inside:
+        return Finding("COMPAS", claim, "no setting is within the budget of accuracy", "fails")
+    best = min(inside, key=lambda of: float(of["test_eo_gap"].mean()))
+    return _kept_promise(claim, f"{best['method'].iloc[0]}, eta {best['eta'].iloc[0]:g}", best, vanilla)
+
+
+def _kept_promise(claim: str, name: str, kept: pd.DataFrame, vanilla: pd.DataFrame) -> Finding:
+    change = 100 * (kept["test_eo_gap"].mean() / vanilla["test_eo_gap"].mean() - 1)
+    loss = 100 * (kept["test_acc"].mean() - vanilla["test_acc"].mean())
+    interval = difference(kept, vanilla, "test_eo_gap")
+    measured = f"{name}: dEO {change:+.0f} % ({interval}), accuracy {loss:+.1f} points"
+    return Finding("COMPAS", claim, measured, "holds" if change <= -25 and loss >= -2.5 else "fails")
 
 
 def _promise(runs: pd.DataFrame, rule: Rule) -> float:
