@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--decision", help="Its column of decisions; by default the probability against the threshold.")
     add("--target", default="target", help="Its column of true classes.")
     add("--threshold", type=float, default=0.5, help="Probability from which on a decision is positive.")
-    add("--level", type=float, default=0.95, help="Confidence level of the intervals of gaps.")
+    add("--level", type=float, default=0.95, help="Confidence level of the intervals of rates and gaps.")
     add("--min_rows", type=int, default=10, help="Groups with fewer rows are not estimable.")
     add("--out", default="audit", help="Folder of audit.json and audit_groups.csv.")
     return parser

@@ -53,13 +53,16 @@ def groupings(cells: CellCounts, attributes: list[str], compared: dict[str, list
         yield Grouping(tuple(attributes[place] for place in chosen), named, np.array(unknown, dtype=np.int64))
 
 
-def group_figures(cells: CellCounts, chosen: Ints, model: int = 0) -> dict[str, float | None]:
+def group_figures(
+    cells: CellCounts, chosen: Ints, model: int = 0, *, level: float = 0.95
+) -> dict[str, float | None]:
     """Return the figures of one group; ``None`` where there are no rows to compute one from.
 
     Args:
         cells: All counts.
         chosen: Cells of the group.
         model: 0, or 1 for the second model, which has no AUC and no calibration error.
+        level: Confidence level of the rates' intervals.
     """
     (negatives, positives), decided = cells.rows[chosen].sum(0), cells.positive[model, chosen].sum(0)
     rows = positives + negatives
@@ -71,7 +74,7 @@ def group_figures(cells: CellCounts, chosen: Ints, model: int = 0) -> dict[str, 
     }
     figures: dict[str, float] = {"rows": rows, "positives": positives, "base_rate": _ratio(positives, rows)}
     for name, (part, whole) in counts.items():
-        low, high = (limit.item() for limit in wilson_interval(float(part), float(whole)))
+        low, high = (limit.item() for limit in wilson_interval(float(part), float(whole), level))
         figures |= {name: _ratio(part, whole), f"{name}_low": low, f"{name}_high": high}
     if cells.has_probs:
         figures["mean_probability"] = _ratio(cells.sums[model, chosen].sum(), rows)

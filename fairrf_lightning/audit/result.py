@@ -8,7 +8,7 @@
     against     the same of the other model, without AUC and calibration, or null
     groupings   list of {name, attributes, unknown_rows, groups, gaps}
       groups    list of {name, estimable} + figures: rows, positives, base_rate; accuracy, selection_rate,
-                true_positive_rate, false_positive_rate, each with _low and _high (Wilson, 95 %);
+                true_positive_rate, false_positive_rate, each with _low and _high (Wilson, at level);
                 mean_probability, auc, auc_error, calibration_error, of models with probabilities
       gaps      list of {gap: dDP | dEO | dEOdds, mode: hard | prob, estimable, left_out: [group names],
                 value, low, high, bounds: [smallest, largest] or null, against: null or
@@ -51,7 +51,7 @@ def audit(
         attributes: Sensitive attributes, in the order of the cells' values.
         source: What was audited.
         compared: Values of an attribute that are compared; by default all.
-        level: Confidence level of the gaps' intervals.
+        level: Confidence level of all intervals.
         threshold: Probability from which on a decision was positive.
         min_rows: A group with fewer rows is not estimable.
     """
@@ -63,8 +63,8 @@ def audit(
         "min_rows": min_rows,
         "rows": int(cells.rows.sum()),
         "source": dict(source),
-        "overall": group_figures(cells, every),
-        "against": group_figures(cells, every, model=1) if cells.num_models == 2 else None,
+        "overall": group_figures(cells, every, level=level),
+        "against": group_figures(cells, every, model=1, level=level) if cells.num_models == 2 else None,
         "groupings": [
             {
                 "name": grouping.name,
@@ -72,7 +72,7 @@ def audit(
                 "unknown_rows": int(cells.rows[grouping.unknown].sum()),
                 "groups": [
                     {"name": name, "estimable": bool(cells.rows[chosen].sum() >= min_rows)}
-                    | group_figures(cells, chosen)
+                    | group_figures(cells, chosen, level=level)
                     for name, chosen in grouping.groups.items()
                 ],
                 "gaps": list(grouping_gaps(cells, grouping, level, min_rows)),

@@ -13,6 +13,7 @@ import torch
 from fairlearn.metrics import MetricFrame, false_positive_rate, selection_rate, true_positive_rate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, roc_auc_score
 
 from fairrf_lightning.audit import cells as cells_module
@@ -84,6 +85,23 @@ def test_gaps_and_intervals_are_those_of_the_metrics() -> None:
         low, high = metric.interval()
         found = gap["value"], gap["low"], gap["high"]
         assert found == pytest.approx((metric.compute().item(), low.item(), high.item()), abs=1e-9)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
+def test_the_intervals_of_rates_have_the_level_that_was_asked_for(level: float) -> None:
+    target, probs, attributes = draw(400)
+    models = np.stack([probs, 1 - probs])
+    result = audit(count_rows(target, models, attributes[["sex"]]), ["sex"], source={}, level=level)
+    parts = [(result["overall"], probs), (result["against"], 1 - probs)]
+    for figures, of in parts:
+        selected = binomtest(int((of >= 0.5).sum()), 400).proportion_ci(level, method="wilson")
+        found = figures["selection_rate_low"], figures["selection_rate_high"]
+        assert found == pytest.approx((selected.low, selected.high), abs=1e-9)
+    women = (attributes["sex"] == "f").to_numpy() & (target == 1)
+    expected = binomtest(int((probs[women] >= 0.5).sum()), int(women.sum())).proportion_ci(level, "wilson")
+    group = grouping(result, "sex")["groups"][0]
+    found = group["true_positive_rate_low"], group["true_positive_rate_high"]
+    assert found == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_calibration_is_measured_in_ten_bins() -> None:
