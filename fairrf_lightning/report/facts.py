@@ -15,18 +15,15 @@ from fairrf_lightning.report.fact_parts import (
     Absent,
     Certificate,
     CertifiedGap,
-    Change,
     Data,
-    Estimate,
     Front,
-    Gap,
-    GroupRates,
     Path,
     Point,
     Tone,
     Training,
     Verdict,
 )
+from fairrf_lightning.report.measured_parts import Change, Estimate, Gap, GroupRates
 
 __all__ = [
     "SECTIONS",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Tone, Training, Verdict
 from fairrf_lightning.report.wording import GAP_SUBJECT, interval, listing, percent, points
@@ -14,8 +14,8 @@ def comparison_verdict(
     gaps: Sequence[Gap], other: str, accuracy: Estimate | None, other_accuracy: Estimate | None
 ) -> Verdict:
     """Say whether decisions are fairer than the other model's, by the intervals of the differences."""
-    gaps = [gap for gap in gaps if gap.mode == "hard"]
-    changes = {_name(gap, gaps): gap.change for gap in gaps if gap.change is not None}
+    gaps = [gap for gap in gaps if gap.mode == "hard" and gap.difference is not None]
+    changes = {_name(gap, gaps): gap.change for gap in gaps}
     by_change = {
         change: [name for name, of in changes.items() if of == change] for change in changes.values()
     }
@@ -84,14 +84,21 @@ def _name(gap: Gap, gaps: Sequence[Gap]) -> str:
     return f"{gap.name} ({gap.scope})" if several else gap.name
 
 
+def _one_by_one(
+    gaps: Sequence[Gap], say: Callable[[Gap, str], str], silent: Sequence[Gap], nothing: str
+) -> Iterator[str]:
+    """Say each gap in a sentence; of many, those that show nothing share one."""
+    many = len(gaps) > _MOST_SENTENCES
+    for gap in gaps:
+        if not many or gap not in silent:
+            yield say(gap, _name(gap, gaps))
+    if silent and many:
+        yield f"{nothing} in {listing(_name(gap, gaps) for gap in silent)}."
+
+
 def _differences(gaps: Sequence[Gap]) -> Iterator[str]:
-    compared = [gap for gap in gaps if gap.difference is not None]
-    silent = [gap for gap in compared if gap.change == "no difference shown"]
-    for gap in compared:
-        if len(compared) <= _MOST_SENTENCES or gap not in silent:
-            yield _difference(gap, _name(gap, gaps))
-    if silent and len(compared) > _MOST_SENTENCES:
-        yield f"No difference is shown in {listing(_name(gap, gaps) for gap in silent)}."
+    silent = [gap for gap in gaps if gap.change == "no difference shown"]
+    return _one_by_one(gaps, _difference, silent, "No difference is shown")
 
 
 def _difference(gap: Gap, name: str) -> str:
@@ -104,11 +111,7 @@ def _difference(gap: Gap, name: str) -> str:
 
 def _sizes(gaps: Sequence[Gap]) -> Iterator[str]:
     silent = [gap for gap in gaps if gap.estimate.has_interval and gap.estimate.low <= 0]
-    for gap in gaps:
-        if len(gaps) <= _MOST_SENTENCES or gap not in silent:
-            yield _size(gap, _name(gap, gaps))
-    if silent and len(gaps) > _MOST_SENTENCES:
-        yield f"No gap is shown in {listing(_name(gap, gaps) for gap in silent)}."
+    return _one_by_one(gaps, _size, silent, "No gap is shown")
 
 
 def _size(gap: Gap, name: str) -> str:
