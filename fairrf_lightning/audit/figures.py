@@ -72,12 +72,12 @@ def group_figures(
         "true_positive_rate": (decided[1], positives),
         "false_positive_rate": (decided[0], negatives),
     }
-    figures: dict[str, float] = {"rows": rows, "positives": positives, "base_rate": _ratio(positives, rows)}
+    figures: dict[str, float] = {"rows": rows, "positives": positives, "base_rate": ratio(positives, rows)}
     for name, (part, whole) in counts.items():
         low, high = (limit.item() for limit in wilson_interval(float(part), float(whole), level))
-        figures |= {name: _ratio(part, whole), f"{name}_low": low, f"{name}_high": high}
+        figures |= {name: ratio(part, whole), f"{name}_low": low, f"{name}_high": high}
     if cells.has_probs:
-        figures["mean_probability"] = _ratio(cells.sums[model, chosen].sum(), rows)
+        figures["mean_probability"] = ratio(cells.sums[model, chosen].sum(), rows)
         if model == 0:
             figures["auc"], figures["auc_error"] = auc(cells, chosen)
             figures["calibration_error"] = calibration_error(cells, chosen)
@@ -110,5 +110,6 @@ def plain(value: float) -> float | None:
     return None if number != number else number  # noqa: PLR0124 - NaN
 
 
-def _ratio(part: float, whole: float) -> float:
+def ratio(part: float, whole: float) -> float:
+    """Return a share, NaN of nothing."""
     return float(part / whole) if whole else NAN

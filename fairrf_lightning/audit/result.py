@@ -6,6 +6,9 @@
     source      {kind: checkpoint | predictions, path, against, data, split}
     overall     figures of all rows, see below
     against     the same of the other model, without AUC and calibration, or null
+    accuracy_difference  null, or {value, low, high, verdict; both_right, only_first_right,
+                only_second_right, both_wrong}: accuracy minus the other model's on the same rows
+                (Tango, at level), and the counts of rows behind it
     groupings   list of {name, attributes, unknown_rows, groups, gaps}
       groups    list of {name, estimable} + figures: rows, positives, base_rate; accuracy, selection_rate,
                 true_positive_rate, false_positive_rate, each with _low and _high (Wilson, at level);
@@ -27,6 +30,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fairrf_lightning.audit.accuracy import accuracy_difference
 from fairrf_lightning.audit.cells import CellCounts
 from fairrf_lightning.audit.figures import group_figures, groupings
 from fairrf_lightning.audit.gaps import grouping_gaps
@@ -65,6 +69,7 @@ def audit(
         "source": dict(source),
         "overall": group_figures(cells, every, level=level),
         "against": group_figures(cells, every, model=1, level=level) if cells.num_models == 2 else None,
+        "accuracy_difference": accuracy_difference(cells, level),
         "groupings": [
             {
                 "name": grouping.name,

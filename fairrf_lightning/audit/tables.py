@@ -23,13 +23,26 @@ _FIGURES = {
 
 
 def print_audit(result: Mapping[str, Any]) -> None:
-    """Print a table of groups and one of gaps for each grouping."""
+    """Print a table of groups and one of gaps for each grouping; of two models, first their accuracies."""
     console = Console()
+    if result["accuracy_difference"]:
+        console.print(_accuracy(result))
     for grouping in result["groupings"]:
         console.print(_groups(grouping, result["overall"]))
         console.print(_gaps(grouping, result["level"]))
         for line in _notes(grouping, result):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _accuracy(result: Mapping[str, Any]) -> Table:
+    table = Table(title="Accuracy of all rows")
+    change = result["accuracy_difference"]
+    level = f"{100 * result['level']:g} % interval"
+    for name in ("accuracy", "other model", "difference", level, "verdict"):
+        table.add_column(name)
+    values = (result["overall"]["accuracy"], result["against"]["accuracy"], change["value"])
+    table.add_row(*map(number, values), span(change["low"], change["high"]), change["verdict"])
+    return table
 
 
 def _groups(grouping: Mapping[str, Any], overall: Mapping[str, Any]) -> Table:

@@ -12,7 +12,7 @@ from typing import Any
 from fairrf_lightning.audit.tables import not_compared
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.report.facts import Absent, Estimate, Facts, Gap, GroupRates, Verdict
+from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
 from fairrf_lightning.report.wording import listing, points
@@ -55,9 +55,9 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
     source = result["source"]
     gaps, accuracy = audit_gaps(result), audit_accuracy(result)
     other = str(source["against"] or "")
-    verdict = gaps_verdict(gaps, accuracy)
+    verdict, against = gaps_verdict(gaps, accuracy), accuracy_against(result)
     if other:
-        verdict = comparison_verdict(gaps, other, accuracy, other_accuracy(result))
+        verdict = comparison_verdict(gaps, other, accuracy, against)
     about = " on ".join(str(source[name]) for name in ("path", "data") if source[name])
     return Facts(
         title=f"Audit of {about}",
@@ -67,6 +67,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         verdict=with_unknown(verdict, result),
         accuracy=accuracy,
         other=other,
+        accuracy_against=against,
         gaps=gaps,
         groups=audit_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
@@ -91,9 +92,15 @@ def audit_accuracy(result: Mapping[str, Any]) -> Estimate:
     return _estimate(result["overall"], "accuracy")
 
 
-def other_accuracy(result: Mapping[str, Any]) -> Estimate | None:
-    """Return the accuracy of the model compared with, if there is one."""
-    return _estimate(result["against"], "accuracy") if result.get("against") else None
+def accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
+    """Return the accuracy of the model compared with and the difference, if there is one."""
+    if not result.get("against"):
+        return None
+    other = _estimate(result["against"], "accuracy")
+    found = result.get("accuracy_difference")  # files of older audits do not have it
+    if found is None:
+        return AccuracyAgainst(other, Estimate(audit_accuracy(result).value - other.value))
+    return AccuracyAgainst(other, _estimate(found, "value", "low", "high"))
 
 
 def left_out(result: Mapping[str, Any]) -> list[str]:

@@ -23,11 +23,12 @@ from fairrf_lightning.report.fact_parts import (
     Training,
     Verdict,
 )
-from fairrf_lightning.report.measured_parts import Change, Estimate, Gap, GroupRates
+from fairrf_lightning.report.measured_parts import AccuracyAgainst, Change, Estimate, Gap, GroupRates
 
 __all__ = [
     "SECTIONS",
     "Absent",
+    "AccuracyAgainst",
     "Certificate",
     "CertifiedGap",
     "Change",
@@ -69,6 +70,7 @@ class Facts:
         verdict: The headline.
         accuracy: The model's accuracy.
         other: The name of the model that it is compared with.
+        accuracy_against: The accuracy beside that model's.
         absent: Why a section is empty, for each that is.
         notes: What the reader should know of the figures.
     """
@@ -80,6 +82,7 @@ class Facts:
     verdict: Verdict
     accuracy: Estimate | None = None
     other: str = ""
+    accuracy_against: AccuracyAgainst | None = None
     gaps: Sequence[Gap] = ()
     groups: Sequence[GroupRates] = ()
     fronts: Sequence[Front] = ()

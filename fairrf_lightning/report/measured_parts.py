@@ -10,6 +10,9 @@ from typing import Literal, TypeAlias
 Change: TypeAlias = Literal[
     "fairer, beyond noise", "no difference shown", "less fair, beyond noise", "not estimable"
 ]
+AccuracyChange: TypeAlias = Literal[
+    "more accurate, beyond noise", "no difference shown", "less accurate, beyond noise", "not estimable"
+]
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,25 @@ class GroupRates:
     rows: int
     rates: Mapping[str, Estimate]
     note: str = ""
+
+
+@dataclass(frozen=True)
+class AccuracyAgainst:
+    """What fairness costs, or does not: the accuracy beside that of another model.
+
+    Args:
+        other: The other model's accuracy.
+        difference: The model's accuracy minus the other's.
+    """
+
+    other: Estimate
+    difference: Estimate
+
+    @property
+    def change(self) -> AccuracyChange:
+        """What the interval of the difference allows to say."""
+        if not self.difference.has_interval:
+            return "not estimable"
+        if self.difference.low > 0:
+            return "more accurate, beyond noise"
+        return "less accurate, beyond noise" if self.difference.high < 0 else "no difference shown"

@@ -11,7 +11,7 @@ from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.experiments.choice import BUDGET, OPTIONS, choose
 from fairrf_lightning.experiments.comparison import difference, mean_interval
 from fairrf_lightning.experiments.recommend import SETTING_COLUMNS, Recommendation, recommend, summarise
-from fairrf_lightning.report.facts import Absent, Data, Estimate, Facts, Front, Gap, Point
+from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Data, Estimate, Facts, Front, Gap, Point
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, unmeasured_verdict
 
@@ -58,6 +58,7 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
     gaps = list(_gaps(fair, vanilla, name))
     accuracy, base = (Estimate(*mean_interval(of["test_acc"])) for of in (fair, vanilla))
     compared = fair["eta"].iloc[0] != 0
+    against = AccuracyAgainst(base, Estimate(*difference(fair, vanilla, "test_acc")))
     if not compared:  # no penalty is affordable
         gaps = [Gap(gap.name, gap.scope, gap.estimate) for gap in gaps]
     rule = (
@@ -65,7 +66,7 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
         "of eta 0; of its betas the smallest mean penalty. Bars are standard deviations over seeds."
     )
     if gaps and compared:
-        verdict = comparison_verdict(gaps, "vanilla", accuracy, base)
+        verdict = comparison_verdict(gaps, "vanilla", accuracy, against)
     else:
         verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, None, None)
     return Facts(
@@ -76,6 +77,7 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
         verdict=verdict,
         accuracy=accuracy,
         other="vanilla" if gaps and compared else "",
+        accuracy_against=against if gaps and compared else None,
         gaps=gaps,
         fronts=[Front(f"{len(summary)} settings on {name}", list(_points(summary, chosen)), rule)]
         if gaps

@@ -9,11 +9,11 @@ from typing import Any
 
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.report.audit_facts import (
+    accuracy_against,
     audit_accuracy,
     audit_gaps,
     audit_groups,
     left_out,
-    other_accuracy,
     with_unknown,
 )
 from fairrf_lightning.report.facts import (
@@ -56,8 +56,9 @@ def run_facts(
     found = _measure(run, data, against, groups)
     gaps, accuracy = found.gaps, found.accuracy
     subject, other = _subject(run), "" if against is None else _subject(against)
+    compared = accuracy_against(found.audit)
     if against is not None:
-        verdict = comparison_verdict(gaps, other, accuracy, other_accuracy(found.audit))
+        verdict = comparison_verdict(gaps, other, accuracy, compared)
     else:
         verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, certificate)
     return Facts(
@@ -68,6 +69,7 @@ def run_facts(
         verdict=with_unknown(verdict, found.audit),
         accuracy=accuracy,
         other=other,
+        accuracy_against=compared,
         gaps=gaps,
         groups=found.groups,
         fronts=[] if front is None else [_with_run(front, subject, accuracy, gaps)],

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Tone, Training, Verdict
+from fairrf_lightning.report.facts import AccuracyAgainst, Certificate, Estimate, Gap, Tone, Training, Verdict
 from fairrf_lightning.report.wording import GAP_SUBJECT, interval, listing, percent, points
 
 _MOST_SENTENCES = 6  # with more gaps, those that show nothing share one sentence
 
 
 def comparison_verdict(
-    gaps: Sequence[Gap], other: str, accuracy: Estimate | None, other_accuracy: Estimate | None
+    gaps: Sequence[Gap], other: str, accuracy: Estimate | None, against: AccuracyAgainst | None
 ) -> Verdict:
-    """Say whether decisions are fairer than the other model's, by the intervals of the differences."""
+    """Say whether decisions are fairer than the other model's, and at what cost, by the intervals."""
     gaps = [gap for gap in gaps if gap.mode == "hard" and gap.difference is not None]
     changes = {_name(gap, gaps): gap.change for gap in gaps}
     by_change = {
@@ -24,15 +24,16 @@ def comparison_verdict(
     if fairer and less:
         title = f"Fairer than {other} in {listing(fairer)}, but less fair in {listing(less)}"
     elif fairer:
-        tone = "good"
-        title = f"Fairer than {other}, beyond noise" + _in(fairer, changes)
+        cost = _cost(against)
+        tone = "mixed" if cost else "good"  # whether it is worth the cost is not for us to say
+        title = f"Fairer than {other}, beyond noise" + _in(fairer, changes) + cost
     elif less:
         tone, title = "bad", f"Less fair than {other}, beyond noise" + _in(less, changes)
     elif set(by_change) == {"not estimable"}:
         tone, title = "unknown", f"Whether it is fairer than {other} cannot be estimated"
     else:
         title = f"No difference in fairness from {other} shown"
-    sentences = [*_differences(gaps), *_accuracy(accuracy, other_accuracy)]
+    sentences = [*_differences(gaps), *_accuracy(accuracy, against)]
     return Verdict(tone, title, sentences)
 
 
@@ -121,13 +122,22 @@ def _size(gap: Gap, name: str) -> str:
     return f"{name} is {points(gap.estimate.value)} (95 % interval {interval(gap.estimate)}): {found}."
 
 
-def _accuracy(accuracy: Estimate | None, other: Estimate | None) -> list[str]:
+def _accuracy(accuracy: Estimate | None, against: AccuracyAgainst | None) -> list[str]:
     if accuracy is None or not accuracy.is_known:
         return []
-    if other is None:
+    if against is None:
         return [f"Accuracy is {percent(accuracy.value)}."]
-    change = points(accuracy.value - other.value, signed=True)
-    return [f"Accuracy is {percent(accuracy.value)} against {percent(other.value)}: {change}."]
+    change = against.difference
+    says = f"Accuracy is {percent(accuracy.value)} against {percent(against.other.value)}"
+    size = points(change.value, signed=True)
+    ends = f" (95 % interval {interval(change)}), {against.change}" if change.has_interval else ""
+    return [f"{says}: {size}{ends}."]
+
+
+def _cost(against: AccuracyAgainst | None) -> str:
+    if against is None or against.change != "less accurate, beyond noise":
+        return ""
+    return f"; it costs {points(-against.difference.value)} of accuracy"
 
 
 def _penalties(training: Training | None) -> Iterator[str]:

@@ -81,7 +81,13 @@ def test_predictions_of_any_model(name: str, capsys: pytest.CaptureFixture[str])
     found = {group["name"]: group["selection_rate"] for group in result["groupings"][0]["groups"]}
     assert found == pytest.approx(expected.to_dict(), abs=1e-12)
     assert result["groupings"][0]["unknown_rows"] == 50
-    assert "whatever the groups of the 50 rows of unknown race" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "whatever the groups of the 50 rows of unknown race" in printed
+    change = result["accuracy_difference"]
+    right = [(table[model] >= 0.5) == table["target"] for model in ("prob", "other")]
+    assert change["value"] == pytest.approx(right[0].mean() - right[1].mean(), abs=1e-12)
+    assert change["verdict"] == "more accurate, beyond noise"
+    assert re.search(rf"{change['value']:.4f} .* {change['low']:.3f} to {change['high']:.3f} ", printed)
     assert result["groupings"][0]["gaps"][0]["against"]["verdict"] == "less fair, beyond noise"
 
 
@@ -104,6 +110,10 @@ def test_decisions_alone() -> None:
     result = read_audit()
     assert {gap["mode"] for gap in result["groupings"][0]["gaps"]} == {"hard"}
     assert "auc" not in result["overall"]
+    wrong = int((table["decision"] != table["target"]).sum())
+    change = result["accuracy_difference"]
+    assert (change["only_first_right"], change["only_second_right"]) == (0, wrong)
+    assert change["verdict"] == "less accurate, beyond noise"
     assert result["overall"]["selection_rate"] == pytest.approx(table["decision"].mean(), abs=1e-12)
 
 

@@ -21,6 +21,7 @@ from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.missing import gap_bounds
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
+from fairrf_lightning.metrics.paired_proportions import paired_difference_interval
 
 METRICS = {
     "accuracy": accuracy_score,
@@ -161,6 +162,34 @@ def test_verdicts_on_two_models() -> None:
         for gap in grouping(result, "g")["gaps"]:
             assert gap["against"]["verdict"] == expected
             assert gap["against"]["difference_low"] <= gap["against"]["difference"] + 1e-3
+
+
+def test_the_difference_in_accuracy_is_counted_on_the_same_rows() -> None:
+    target, probs, attributes = draw(2000)
+    other = np.random.default_rng(1).random(2000)
+    other[:1200] = probs[:1200]
+    cells = cells_module.CellCounts()
+    for rows in (slice(0, 700), slice(700, 2000)):  # in a stream, with cells that turn up late
+        numbers = np.array([cells.number(tuple(values)) for values in attributes[rows].to_numpy()])
+        models = np.stack([probs, other])[:, rows]
+        decisions = (models >= 0.5).astype(np.int64)
+        cells.update(cells_module.Batch(target[rows], numbers, decisions, models))
+    found = audit(cells, ["race", "sex"], source={}, level=0.9)["accuracy_difference"]
+    right = (probs >= 0.5) == target, (other >= 0.5) == target
+    assert found["both_right"] == (right[0] & right[1]).sum()
+    assert found["only_first_right"] == (right[0] & ~right[1]).sum()
+    assert found["only_second_right"] == (~right[0] & right[1]).sum()
+    assert found["both_wrong"] == (~right[0] & ~right[1]).sum()
+    assert found["value"] == pytest.approx(right[0].mean() - right[1].mean(), abs=1e-12)
+    expected = paired_difference_interval(found["only_first_right"], found["only_second_right"], 2000, 0.9)
+    assert (found["low"], found["high"]) == expected
+    assert found["verdict"] == "more accurate, beyond noise"
+
+
+def test_without_another_model_there_is_no_difference_in_accuracy() -> None:
+    target, probs, attributes = draw(100)
+    cells = count_rows(target, probs[None], attributes[["sex"]])
+    assert audit(cells, ["sex"], source={})["accuracy_difference"] is None
 
 
 def brute_bounds(n: list[int], x: list[int], unknown: int, positives: int) -> tuple[float, float]:

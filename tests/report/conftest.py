@@ -4,6 +4,7 @@ import pytest
 
 from fairrf_lightning.report.facts import (
     Absent,
+    AccuracyAgainst,
     Certificate,
     CertifiedGap,
     Data,
@@ -45,6 +46,7 @@ def facts() -> Facts:
         verdict=Verdict("good", "Fairer than vanilla, beyond noise", [f"dEO of {HOSTILE} fell."]),
         accuracy=Estimate(0.852, 0.846, 0.858),
         other="vanilla",
+        accuracy_against=AccuracyAgainst(Estimate(0.857, 0.851, 0.863), Estimate(-0.005, -0.008, -0.002)),
         gaps=[
             Gap("dEO", "sex", estimate, other=other, difference=change),
             Gap(

@@ -10,6 +10,8 @@ import pytest
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.report.audit_facts import audit_facts
+from fairrf_lightning.report.facts import Estimate
+from fairrf_lightning.report.wording import interval, points
 
 Cli = Callable[[str], None]
 FIT = "fit --data synthetic --data.n_rows 2000 --trainer.max_epochs=2"
@@ -41,6 +43,10 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
         assert f"| {100 * gap['value']:.2f} |" in card
         assert f"| {100 * gap['against']['value']:.2f} |" in card
         assert gap["against"]["verdict"] in card
+    change = audit["accuracy_difference"]
+    ends = interval(Estimate(*(change[name] for name in ("value", "low", "high"))), 2, signed=True)
+    size = points(change["value"], 2, signed=True)
+    assert f"Change: {size} (95 % interval {ends}), {change['verdict']}." in card
     for group in grouping["groups"]:
         assert f"{100 * group['selection_rate']:.2f} ({100 * group['selection_rate_low']:.2f}" in card
     assert "than vanilla" in card or "from vanilla" in card
@@ -105,7 +111,7 @@ def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict
     other = {"accuracy": 0.75, "accuracy_low": 0.6, "accuracy_high": 0.9}
     facts = audit_facts(result | {"rows": 9, "against": other, "source": result["source"] | {"against": "b"}})
     assert facts.notes == ["7 rows of other groups of s are not compared."]
-    assert facts.verdict.sentences[-1].startswith("Accuracy is 50.0 % against 75.0 %")
+    assert facts.verdict.sentences[-1] == "Accuracy is 50.0 % against 75.0 %: \N{MINUS SIGN}25.0 points."
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairrf_lightning.report.facts import Certificate, Estimate, Gap, Path, Tone, Training
+from fairrf_lightning.report.facts import AccuracyAgainst, Certificate, Estimate, Gap, Path, Tone, Training
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps, unmeasured_verdict
 
 NAN = float("nan")
@@ -14,6 +14,10 @@ SMALL, LARGE = (0.02, 0.0, 0.06), (0.13, 0.1, 0.15)
 def compared(name: str, ends: tuple[float, float], scope: str = "sex") -> Gap:
     middle = sum(ends) / 2
     return Gap(name, scope, Estimate(0.1 + middle), other=Estimate(0.1), difference=Estimate(middle, *ends))
+
+
+def against(*ends: float) -> AccuracyAgainst:
+    return AccuracyAgainst(Estimate(0.85), Estimate(-0.01, *ends))
 
 
 @pytest.mark.parametrize(
@@ -31,11 +35,31 @@ def compared(name: str, ends: tuple[float, float], scope: str = "sex") -> Gap:
 )
 def test_a_comparison(ends: tuple[tuple[float, float], ...], tone: Tone, title: str) -> None:
     gaps = [compared(name, of) for name, of in zip(("dEO", "dDP"), ends, strict=True)]
-    verdict = comparison_verdict(gaps, "vanilla", Estimate(0.84), Estimate(0.85))
+    verdict = comparison_verdict(gaps, "vanilla", Estimate(0.84), against(NAN, NAN))
     assert (verdict.tone, verdict.title) == (tone, title)
     assert verdict.sentences[-1] == "Accuracy is 84.0 % against 85.0 %: \N{MINUS SIGN}1.0 points."
     if UNKNOWN in ends:
         assert "dDP is not estimable." in verdict.sentences
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "tone", "cost", "says"),
+    [
+        ((-0.016, -0.004), "mixed", "; it costs 1.0 points of accuracy", "less accurate, beyond noise"),
+        ((-0.03, 0.01), "good", "", "no difference shown"),
+        ((0.004, 0.02), "good", "", "more accurate, beyond noise"),
+    ],
+)
+def test_fairness_that_costs_accuracy_says_so(
+    accuracy: tuple[float, float], tone: Tone, cost: str, says: str
+) -> None:
+    gaps = [compared("dEO", LESS), compared("dDP", SAME)]
+    verdict = comparison_verdict(gaps, "vanilla", Estimate(0.84), against(*accuracy))
+    assert (verdict.tone, verdict.title) == (tone, f"Fairer than vanilla, beyond noise, in dEO{cost}")
+    assert "points (95 % interval" in verdict.sentences[-1]
+    assert verdict.sentences[-1].endswith(f"), {says}.")
+    unfair = comparison_verdict([compared("dEO", MORE)], "vanilla", Estimate(0.84), against(*accuracy))
+    assert (unfair.tone, unfair.title) == ("bad", "Less fair than vanilla, beyond noise")
 
 
 def test_the_sentences_have_sizes_intervals_and_scopes() -> None:
