@@ -22,6 +22,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.quiet import quiet_lightning
 
 Split = Literal["train", "val", "test"]
 
@@ -90,32 +91,38 @@ def evaluate_checkpoint(
         raise InputError(f"--split {split}: no such split; {did_you_mean(split, get_args(Split))}")
     # Lightning warns of arguments given to it while there are others on the command line.
     warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
-    restored = run_lightning_cli(["test", *args], _RestoreCLI)
-    model, data = restored.model, restored.datamodule
+    with quiet_lightning():
+        made = run_lightning_cli(["test", *args], _MakeCLI)
+    path = str(made.config["test"]["ckpt_path"])
+    model, data = made.model, made.datamodule
+    _restore(model, data, path)
     if not isinstance(model, FairRFModule) or not isinstance(data, TabularDataModule):
         raise InputError(
             f"{type(model).__name__} with {type(data).__name__}: checkpoints of our own modules and data "
             "can be read; of other models write the predictions to a file and give that (--predictions)."
         )
-    path = str(restored.config["test"]["ckpt_path"])
     return _evaluate(model, data, path, split, attributes)  # type: ignore[arg-type]
 
 
-class _RestoreCLI(FairRFCLI):
-    """Restores model and data from the checkpoint as ``test`` does, and stops there."""
+class _MakeCLI(FairRFCLI):
+    """Makes model and data for ``test``, and stops there."""
 
-    def test(self, **kwargs: Any) -> None:
-        checkpoint = load_checkpoint(str(kwargs["ckpt_path"]))
-        data: Any = self.datamodule
-        state = checkpoint.get(type(data).__qualname__)
-        data.prepare_data()
-        if state is None:
-            data.setup()
-        else:
-            data.load_state_dict(state)
-        if isinstance(self.model, FairRFModule):
-            self.model.adapt_to(data)
-        self.model.load_state_dict(checkpoint["state_dict"])
+    def test(self, **_: Any) -> None:
+        pass
+
+
+def _restore(model: Any, data: Any, path: str) -> None:
+    """Restore model and data from the checkpoint as ``test`` does."""
+    checkpoint = load_checkpoint(path)
+    state = checkpoint.get(type(data).__qualname__)
+    data.prepare_data()
+    if state is None:
+        data.setup()
+    else:
+        data.load_state_dict(state)
+    if isinstance(model, FairRFModule):
+        model.adapt_to(data)
+    model.load_state_dict(checkpoint["state_dict"])
 
 
 def _evaluate(

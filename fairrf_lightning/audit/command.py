@@ -20,6 +20,7 @@ from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.option_parser import OptionParser
+from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report import end_with_report
 from fairrf_lightning.report.audit_facts import REPORTED_LEVEL, audit_facts
 from fairrf_lightning.report.facts import Facts
@@ -108,7 +109,8 @@ def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, An
     probabilities = [rows.probabilities.numpy()]
     if options.against:
         others = [*_without_checkpoint(rest), f"--ckpt_path={options.against}"]
-        other = evaluate_checkpoint(others, options.split, names)
+        with quiet_lightning():  # of the same rows all was said
+            other = evaluate_checkpoint(others, options.split, names)
         probabilities.append(_same_rows(rows, other))
     cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes, options.threshold)
     source = {"kind": "checkpoint", "path": rows.checkpoint, "against": options.against}

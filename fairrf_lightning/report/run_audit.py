@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report.facts import Absent
 from fairrf_lightning.report.run_folder import RunFolder
 
@@ -51,7 +50,7 @@ def _evaluate(run: RunFolder, groups: Sequence[str]) -> EvaluatedRows:
     checkpoint = run.best_checkpoint
     if checkpoint is None:
         raise InputError(f"{run.path}: the run has kept no checkpoint.")
-    with _quietly():
+    with quiet_lightning():
         options = ["--config", str(run.path / "config.yaml"), "--ckpt_path", str(checkpoint)]
         return evaluate_checkpoint(options, attributes=groups)
 
@@ -63,17 +62,3 @@ def _same_rows(rows: EvaluatedRows, other: EvaluatedRows, run: RunFolder) -> np.
             "and seed."
         )
     return other.probabilities.numpy()
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep what Lightning says at its start to itself."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

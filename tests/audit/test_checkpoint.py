@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from fairrf_lightning.audit.checkpoint import evaluate_checkpoint
+from fairrf_lightning.cli import main
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics import DemographicParityGap
 
@@ -57,6 +59,36 @@ def test_original_values_of_attributes_belong_to_the_rows(cli: CLI) -> None:
         evaluate_checkpoint(options, "tset")
     with pytest.raises(InputError, match="no column 'sx'; did you mean 'sex'"):
         evaluate_checkpoint(options, attributes=["sx"])
+
+
+@pytest.fixture
+def heard() -> Iterator[list[str]]:
+    """Return the lines that Lightning's loggers let pass, from INFO on."""
+    lines: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels, listener = [logger.level for logger in loggers], Listener()
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(listener)
+    yield lines
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+        logger.removeHandler(listener)
+
+
+def test_no_trainer_is_announced_that_does_not_run(cli: CLI, heard: list[str]) -> None:
+    data = "--data synthetic --data.n_rows 500"
+    cli(f"fit {QUICK} {data}")
+    heard.clear()
+    main(["audit", *data.split(), "--ckpt_path", LAST, "--against", LAST])
+    assert heard == ["Data: split (seed 0) and encoding are those of the checkpoint."]
+    cli(f"test {data} --ckpt_path {LAST}")
+    assert any("GPU available" in line for line in heard), "elsewhere Lightning speaks as before"
 
 
 def write_table(path: Path) -> pd.DataFrame:

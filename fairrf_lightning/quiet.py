@@ -1,0 +1,21 @@
+"""Keeps what Lightning says at its start to itself, where no trainer is going to run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Let Lightning's loggers pass warnings only; its lines on GPUs, seeds and tips are left out."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
