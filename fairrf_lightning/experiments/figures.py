@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choice import OPTIONS
+from fairrf_lightning.experiments.plot_package import check_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,8 +19,7 @@ _MEASURES = {"test_acc": "accuracy", "test_eo_gap": "dEO", "test_dp_gap": "dDP"}
 
 def draw_figures(results: pd.DataFrame, folder: Path) -> None:
     """Draw the fronts of each data set and the sensitivity to eta and beta, as far as they were run."""
-    if find_spec("matplotlib") is None:
-        raise InputError("figures need matplotlib; run: pip install 'fairrf-lightning[plot]'")
+    check_matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
     for data in ("adult", "compas", "lsac"):
         runs = results[(results["part"] == data) & ~results["include_sensitive"]]

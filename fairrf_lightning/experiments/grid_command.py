@@ -16,6 +16,7 @@ from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.command_options import data_maker, read_seeds
 from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
+from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.recommend import recommend, summarise
 from fairrf_lightning.experiments.runner import run_settings
@@ -39,6 +40,8 @@ def run_grid(args: Sequence[str]) -> None:
     if not options.max_accuracy_loss >= 0:
         raise InputError(f"--max_accuracy_loss {options.max_accuracy_loss}: expected 0 or more.")
     data = make_data(seed=0)
+    if options.plot and data.sensitive is not None:  # without S there are no gaps to draw
+        check_matplotlib("--plot false")
     name = getattr(data, "name", type(data).__name__)
     folder = Path(options.out or f"grid_{name}")
     total = len(settings) * len(seeds) * schedule.epochs

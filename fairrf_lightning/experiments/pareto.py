@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.recommend import Recommendation, strength_option
 
 if TYPE_CHECKING:
@@ -78,12 +78,9 @@ def plot_trials(trials: pd.DataFrame, chosen: pd.Series, measure: str, path: Pat
 
 
 def _new_figure(size: tuple[float, float], title: str) -> Figure:
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
-    except ImportError as error:
-        raise InputError(
-            "the plot needs matplotlib: pip install 'fairrf-lightning[plot]', or --plot false"
-        ) from error
+    check_matplotlib()
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
+
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle(title)
     return figure

@@ -19,6 +19,7 @@ from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.figures import draw_figures
 from fairrf_lightning.experiments.paper import CASE_STUDY
 from fairrf_lightning.experiments.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
+from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.report import write_report
 from fairrf_lightning.experiments.runner import Request, run_requests
@@ -43,6 +44,7 @@ def run_reproduce(args: Sequence[str]) -> None:
             raise InputError(f"--only {part}: no such part; {did_you_mean(part, PARTS)}")
     if options.seeds < 2:
         raise InputError(f"--seeds {options.seeds}: expected 2 or more; an interval needs them.")
+    check_matplotlib()
     folder = Path(options.out)
     schedule = Schedule(epochs=options.epochs)
     results = reproduce(parts, folder, list(range(options.seeds)), schedule, options.workers)

@@ -16,6 +16,7 @@ import optuna
 import torch
 
 from fairrf_lightning.experiments.pareto import plot_trials
+from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar
 from fairrf_lightning.report import end_with_report
 from fairrf_lightning.report.run_facts import data_of
@@ -33,6 +34,8 @@ from fairrf_lightning.sweep.training import TrialTrainer
 def run_sweep(args: Sequence[str]) -> None:
     """Search until the study has its trials, then say which setting to take and write it down."""
     options = read_options(args)
+    if options.given.plot:
+        check_matplotlib("--plot false")
     options.data.prepare_data()
     options.data.setup()  # what is wrong with the data is told before anything is written
     options.folder.mkdir(parents=True, exist_ok=True)

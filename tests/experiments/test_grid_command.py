@@ -120,10 +120,15 @@ def test_bad_input_ends_in_a_few_lines_and_exit_code_2(
     assert len(printed.splitlines()) <= 6
 
 
-def test_without_matplotlib_the_plot_is_explained(
+def test_without_matplotlib_the_plot_is_explained_before_anything_is_trained(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(SystemExit):
-        main(["grid", *SMALL, "--eta", "0.3", "--seeds", "1"])
-    assert "--plot false" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["grid", *SMALL, "--eta", "0.3", "--seeds", "1"]
+    with pytest.raises(SystemExit) as exit_info:
+        main(options)
+    assert exit_info.value.code == 2
+    assert "pip install 'fairrf-lightning[plot]', or --plot false" in capsys.readouterr().err
+    assert not Path("grid_synthetic").exists()
+    main([*options, "--plot", "false"])
+    assert len(pd.read_csv("grid_synthetic/results.csv")) == 2

@@ -75,3 +75,15 @@ def test_a_missing_package_is_asked_for_by_name(
         main(["reproduce"])
     assert exit_info.value.code == 2
     assert "pip install 'fairrf-lightning[reproduce]'" in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_trained(
+    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del cli  # for its folder
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce", "--seeds=2", "--epochs=1", "--only=compas"])
+    assert exit_info.value.code == 2
+    assert "pip install 'fairrf-lightning[plot]'" in capsys.readouterr().err
+    assert not Path("docs").exists()

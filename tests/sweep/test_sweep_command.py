@@ -227,3 +227,13 @@ def test_without_optuna_the_extra_is_named(
         "sweep needs the package optuna; run: pip install 'fairrf-lightning[sweep]'"
         in capsys.readouterr().err
     )
+
+
+def test_without_matplotlib_nothing_is_searched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit):
+        sweep("--trials", "1", "--out", "unplotted")
+    assert "pip install 'fairrf-lightning[plot]', or --plot false" in capsys.readouterr().err
+    assert not Path("unplotted").exists()
