@@ -230,6 +230,26 @@ def test_the_worst_case_is_enough() -> None:
     assert mean_width(worst_case(0.1, [0.4, 0.6]), [0.4, 0.6], [0.6, 0.4], 0.95) <= 0.1
 
 
+@pytest.mark.parametrize(
+    ("shares", "hard"),
+    [  # the hardest rates of a long random search, and some of their kind
+        ((1 / 3, 1 / 3, 1 / 3), (0.653, 0.5, 0.5)),
+        ((0.2, 0.2, 0.2, 0.2, 0.2), (0.467, 0.556, 0.542, 0.536, 0.47)),
+        ((0.05, 0.05, 0.05, 0.05, 0.8), (0.563, 0.554, 0.423, 0.416, 0.506)),
+    ],
+)
+def test_the_worst_case_of_several_groups_is_enough(
+    shares: tuple[float, ...], hard: tuple[float, ...]
+) -> None:
+    rows = worst_case(0.1, shares)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        rates = (hard + rng.normal(0, 0.02, len(hard))).tolist()
+        assert mean_width(rows, shares, rates, 0.95) < 0.102
+    needed = mean_width(rows, shares, hard, 0.95)
+    assert 0.095 < needed < 0.102, "nor much more than enough"
+
+
 @pytest.mark.usefixtures("cli")
 def test_labels_command(capsys: pytest.CaptureFixture[str]) -> None:
     write_predictions()
@@ -237,6 +257,8 @@ def test_labels_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "1,537 rows with a known S give dDP a 95 % interval of width 0.1 (whatever" in capsys.readouterr().out
     )
+    main(["labels", "--width", "0.2", "--shares", "0.3,0.3,0.4"])
+    assert "at the hardest rates found by simulation" in capsys.readouterr().out
     main(["labels", "--width", "0.2", "--gap", "dEO", "--rates", "0.6,0.4", "--base_rates", "0.3,0.2"])
     assert "at rates 0.600, 0.400" in capsys.readouterr().out
     main(["audit", "--predictions", "p.csv", "--groups", "race,sex"])
