@@ -7,18 +7,22 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fairrf_lightning.audit.gaps import NOT_ESTIMABLE
 
-_FIGURES = {
+# Two tables, so that names and figures fit into 80 columns, which is also what a pipe gets.
+_DECISIONS = {
     "accuracy": "accuracy",
-    "auc": "AUC",
     "selection_rate": "selected",
     "true_positive_rate": "TPR",
     "false_positive_rate": "FPR",
-    "mean_probability": "predicted",
+}
+_SCORES = {
     "base_rate": "observed",
+    "mean_probability": "predicted",
     "calibration_error": "calib. error",
+    "auc": "AUC",
 }
 
 
@@ -26,27 +30,35 @@ def print_audit(result: Mapping[str, Any]) -> None:
     """Print a table of groups and one of gaps for each grouping."""
     console = Console()
     for grouping in result["groupings"]:
-        console.print(_groups(grouping, result["overall"]))
+        title = f"Groups by {grouping['name']}"
+        overall = result["overall"]
+        has_scores = "auc" in overall
+        observed = {} if has_scores else {"base_rate": _SCORES["base_rate"]}
+        console.print(_groups(title, grouping, overall, _DECISIONS | observed))
+        if has_scores:
+            console.print(_groups(f"{title}: scores", grouping, overall, _SCORES))
         console.print(_gaps(grouping, result["level"]))
         for line in _notes(grouping, result):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _groups(grouping: Mapping[str, Any], overall: Mapping[str, Any]) -> Table:
-    table = Table(title=f"Groups by {grouping['name']}")
-    table.add_column("group")
-    for name in ("rows", *_FIGURES.values()):
-        table.add_column(name, justify="right")
+def _groups(
+    title: str, grouping: Mapping[str, Any], overall: Mapping[str, Any], figures: Mapping[str, str]
+) -> Table:
+    table = Table(title=Text(title))  # Text: a name may hold what rich takes for markup
+    table.add_column("group", overflow="fold")
+    for name in ("rows", *figures.values()):
+        table.add_column(name, justify="right", no_wrap=True)
     for group in [*grouping["groups"], {"name": "all rows", "estimable": True, **overall}]:
-        shown = [number(group.get(name)) for name in _FIGURES]
+        shown = [number(group.get(name)) for name in figures]
         if not group["estimable"]:
-            shown = [NOT_ESTIMABLE, *[""] * (len(_FIGURES) - 1)]
-        table.add_row(group["name"], f"{group['rows']:,}", *shown)
+            shown = [NOT_ESTIMABLE, *[""] * (len(figures) - 1)]
+        table.add_row(Text(group["name"]), f"{group['rows']:,}", *shown)
     return table
 
 
 def _gaps(grouping: Mapping[str, Any], level: float) -> Table:
-    table = Table(title=f"Gaps by {grouping['name']}")
+    table = Table(title=Text(f"Gaps by {grouping['name']}"))
     compares = any(gap["against"] for gap in grouping["gaps"])
     names = ["gap", "mode", "value", f"{100 * level:g} % interval"]
     for name in names + (["other model", "difference", "verdict"] if compares else []):
