@@ -182,6 +182,17 @@ def test_what_cannot_be_is_refused(a: list[float], share: float, message: str) -
         bound_of(preds, columns, np.array(a), share)
     with pytest.raises(InputError, match="preds"):
         bound_of(preds[:5], columns, np.array([0.1, 0.1]), 0.5)
+    with pytest.raises(InputError, match="without missing values"):
+        bound_of(preds, np.full((40, 2), np.nan), np.array([0.1, 0.1]), 0.5)
+    with pytest.raises(InputError, match="expected N numbers"):
+        bound_of(preds[:0], columns[:0], np.array([0.1, 0.1]), 0.5)
+
+
+def test_logits_get_no_certificate() -> None:
+    """Their gap can be larger than 1, the largest of probabilities."""
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match=r"preds has the value .*sigmoid of logits"):
+        bound_of(5 * rng.normal(size=40), rng.normal(size=(40, 1)), np.array([0.1]), 0.5)
 
 
 # --- samples and populations ---------------------------------------------------------------------------
