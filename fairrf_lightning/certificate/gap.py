@@ -81,8 +81,8 @@ def gap_bound(
     values, table = (part.detach().cpu().double().numpy() for part in (preds, related))
     if values.shape != (len(table),) or not len(table) or not np.isfinite(table).all():
         raise InputError(
-            f"preds {tuple(preds.shape)} and related {tuple(related.shape)}: expected N numbers and an (N, K) "
-            "table without missing values, one line for each row."
+            f"preds {tuple(preds.shape)} and related {tuple(related.shape)}: expected N numbers and an "
+            "(N, K) table without missing values, one line for each row."
         )
     wrong = values[~((values >= 0) & (values <= 1))]
     if len(wrong):
