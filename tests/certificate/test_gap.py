@@ -246,3 +246,14 @@ def test_limit_for_the_population_covers_it() -> None:
     assert min(found) >= best  # the population's own bound, of which each is an upper limit
     assert np.mean(found) < best + 0.15
     assert population_bound(preds[:100], columns[:100], box, limits) is None
+
+
+def test_decisions_that_were_rare_on_the_rows_may_be_less_rare_in_the_population() -> None:
+    """At a normal limit alone, 200 rows without a positive decision would certify that there is no gap."""
+    columns = np.random.default_rng(0).normal(size=(400, 1))
+    limit = population_bound(np.zeros(400), columns, Box(-np.ones(1), np.ones(1)), (0.3, 0.3), level=0.99)
+    # If a share t is decided positively, all of it in the group, the gap is t / 0.3; with this t no positive
+    # decision in 200 rows is as likely as each of six limits may fail.
+    unseen = 1 - (0.01 / 6) ** (1 / 200)
+    assert limit is not None
+    assert unseen / 0.3 - 1e-9 <= limit < 0.15
