@@ -76,6 +76,8 @@ def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     lines = []
     if others := not_compared(grouping, result["rows"]):
         lines.append(f"{others:,} rows of other groups of {grouping['name']} are not compared.")
+    if why := nothing_to_compare(grouping):
+        lines.append(why)
     for gap in grouping["gaps"]:
         if gap["mode"] == "hard" and gap["bounds"]:
             low, high = gap["bounds"]
@@ -95,6 +97,15 @@ def not_compared(grouping: Mapping[str, Any], rows: int) -> int:
     """Return how many rows are known to be of groups that are not compared."""
     compared = sum(group["rows"] for group in grouping["groups"])
     return int(rows - compared - grouping["unknown_rows"])
+
+
+def nothing_to_compare(grouping: Mapping[str, Any]) -> str:
+    """Return why a grouping has no gaps, if fewer than two of its groups are known at all."""
+    names, unknown = [group["name"] for group in grouping["groups"]], grouping["unknown_rows"]
+    if len(names) > 1:
+        return ""
+    found = f"only the group '{names[0]}' has rows" if names else "no row's group is known"
+    return f"No gap by {grouping['name']}: {found}" + (f", {unknown:,} rows are unknown." if unknown else ".")
 
 
 def number(value: float | None) -> str:
