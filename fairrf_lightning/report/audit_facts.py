@@ -42,6 +42,8 @@ def read_audit(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found["schema"] != 1:
             raise InputError(f"{path}: schema {found['schema']} is not known; this version knows 1.")
+        if lacking := {"level", "rows", "source", "overall", "groupings"} - set(found):
+            raise InputError(f"{path}: {min(lacking)} is missing; audit writes it, so audit again.")
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: this is no audit.json; audit writes one.") from error
     return found

@@ -150,6 +150,18 @@ def test_bad_input_is_told(options: str, message: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("cli")
+def test_a_folder_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    write_predictions()
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    for command in (["audit", "--predictions", "p.csv", "--groups", "sex"], ["report", "audit"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--out", "p.csv/below"])
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: p.csv/below: cannot be written to (Not a directory); name another")
+        assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
 def test_two_columns_of_one_name_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.csv").write_text("target,prob,prob,sex\n1,0.2,0.3,f\n", encoding="utf-8")
     with pytest.raises(SystemExit):

@@ -144,7 +144,12 @@ def test_why_there_is_nothing_to_compare_is_said(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("[]", "no audit.json"), ('{"schema": 9}', "schema 9 is not")]
+    ("text", "expected"),
+    [
+        ("[]", "no audit.json"),
+        ('{"schema": 9}', "schema 9 is not"),
+        ('{"schema": 1}', "groupings is missing"),
+    ],
 )
 def test_other_files_are_refused(
     cli: Cli, text: str, expected: str, capsys: pytest.CaptureFixture[str]
