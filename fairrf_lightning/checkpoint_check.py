@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,16 @@ def load_checkpoint(path: str) -> dict[str, Any]:
     if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
         raise InputError(f"--ckpt_path {path}: this is not a checkpoint of a Lightning run.")
     return checkpoint
+
+
+def weights_digest(state_dict: Mapping[str, Any]) -> str:
+    """Return the sha256 of a model's weights: the same for two files of one model, whatever their names."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state_dict.items()):
+        if isinstance(value, torch.Tensor):  # the others are modules' extra states, which are no weights
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _check_options(model: Namespace, trained: dict[str, Any], path: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -28,3 +30,14 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     near = get_close_matches(name, choices, n=2, cutoff=0.5)
     question = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"{question}Choices: {', '.join(choices)}"
+
+
+@contextmanager
+def writing_to(folder: str | Path) -> Iterator[None]:
+    """Say in one line that a folder cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written to ({error.strerror}); name another folder by --out."
+        ) from error

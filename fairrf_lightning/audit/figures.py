@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,9 +49,21 @@ def groupings(cells: CellCounts, attributes: list[str], compared: dict[str, list
             if any(value is None for _, value in known):
                 unknown.append(number)
             else:
-                groups.setdefault(", ".join(str(value) for _, value in known), []).append(number)
+                groups.setdefault(_group_name([str(value) for _, value in known]), []).append(number)
         named = {name: np.array(groups[name]) for name in sorted(groups)}
         yield Grouping(tuple(attributes[place] for place in chosen), named, np.array(unknown, dtype=np.int64))
+
+
+def _group_name(values: list[str]) -> str:
+    """Return the values in one name; quotes keep ("a, b", "c") and ("a", "b, c") apart.
+
+    >>> _group_name(["a, b", "c"])
+    '"a, b", c'
+    """
+    if len(values) == 1:
+        return values[0]
+    quoted = [json.dumps(v, ensure_ascii=False) if "," in v or '"' in v else v for v in values]
+    return ", ".join(quoted)
 
 
 def group_figures(

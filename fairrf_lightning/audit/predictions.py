@@ -96,6 +96,11 @@ class PredictionsFile:
             raise InputError("predictions need a column of probabilities (--prob) or decisions (--decision).")
         for name in self._columns:
             check_column(f"--predictions {self.path}", name, columns)
+            if list(columns).count(name) > 1:
+                raise InputError(
+                    f"--predictions {self.path}: {list(columns).count(name)} columns are named '{name}': "
+                    "rename or remove all but one."
+                )
 
     def _batch(self, table: Any, cells: CellCounts) -> Batch:
         target = _binary(self.target, table.column(self.target))
@@ -147,7 +152,7 @@ def _binary(name: str, column: Any) -> Ints:
     for value in encoded.dictionary.to_pylist():
         text = (value_text(value) or "").lower()
         if text not in ("0", "1", "false", "true", "0.0", "1.0"):
-            raise InputError(f"column '{name}' has the value {value!r}: expected 0 and 1, in every row.")
+            raise InputError(f"column '{name}' has {_words(value)}: expected 0 or 1 in every row.")
         codes.append(int(text in ("1", "true", "1.0")))
     numbers: Ints = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return numbers
@@ -155,6 +160,12 @@ def _binary(name: str, column: Any) -> Ints:
 
 def _probabilities(name: str, column: Any) -> Floats:
     values: Floats = column.cast(pa.float64()).to_numpy()
-    if not ((values >= 0) & (values <= 1)).all():
-        raise InputError(f"column '{name}' must hold a probability between 0 and 1 in every row.")
+    wrong = values[~((values >= 0) & (values <= 1))]
+    if len(wrong):
+        found = _words(None if np.isnan(wrong[0]) else float(wrong[0]))
+        raise InputError(f"column '{name}' has {found}: expected a probability from 0 to 1 in every row.")
     return values
+
+
+def _words(value: Any) -> str:
+    return "an empty cell" if value is None else f"the value {value!r}"

@@ -34,6 +34,7 @@ from fairrf_lightning.audit.accuracy import accuracy_difference
 from fairrf_lightning.audit.cells import CellCounts
 from fairrf_lightning.audit.figures import group_figures, groupings
 from fairrf_lightning.audit.gaps import grouping_gaps
+from fairrf_lightning.errors import writing_to
 
 SCHEMA = 1
 
@@ -89,7 +90,6 @@ def audit(
 
 def write_audit(result: Mapping[str, Any], folder: Path) -> list[Path]:
     """Write ``audit.json`` and ``audit_groups.csv``, each as a whole, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     lines = [
         {"grouping": grouping["name"], **group}
         for grouping in result["groupings"]
@@ -100,8 +100,10 @@ def write_audit(result: Mapping[str, Any], folder: Path) -> list[Path]:
         "audit_groups.csv": pd.DataFrame(lines).to_csv(index=False),
     }
     paths = []
-    for name, text in texts.items():
-        unfinished = folder / f"{name}.part"
-        unfinished.write_text(text, encoding="utf-8")
-        paths.append(unfinished.replace(folder / name))
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            unfinished = folder / f"{name}.part"
+            unfinished.write_text(text, encoding="utf-8")
+            paths.append(unfinished.replace(folder / name))
     return paths

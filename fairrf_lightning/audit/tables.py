@@ -7,18 +7,22 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fairrf_lightning.audit.gaps import NOT_ESTIMABLE
 
-_FIGURES = {
+# Two tables, so that names and figures fit into 80 columns, which is also what a pipe gets.
+_DECISIONS = {
     "accuracy": "accuracy",
-    "auc": "AUC",
     "selection_rate": "selected",
     "true_positive_rate": "TPR",
     "false_positive_rate": "FPR",
-    "mean_probability": "predicted",
+}
+_SCORES = {
     "base_rate": "observed",
+    "mean_probability": "predicted",
     "calibration_error": "calib. error",
+    "auc": "AUC",
 }
 
 
@@ -28,7 +32,13 @@ def print_audit(result: Mapping[str, Any]) -> None:
     if result["accuracy_difference"]:
         console.print(_accuracy(result))
     for grouping in result["groupings"]:
-        console.print(_groups(grouping, result["overall"]))
+        title = f"Groups by {grouping['name']}"
+        overall = result["overall"]
+        has_scores = "auc" in overall
+        observed = {} if has_scores else {"base_rate": _SCORES["base_rate"]}
+        console.print(_groups(title, grouping, overall, _DECISIONS | observed))
+        if has_scores:
+            console.print(_groups(f"{title}: scores", grouping, overall, _SCORES))
         console.print(_gaps(grouping, result["level"]))
         for line in _notes(grouping, result):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -45,21 +55,23 @@ def _accuracy(result: Mapping[str, Any]) -> Table:
     return table
 
 
-def _groups(grouping: Mapping[str, Any], overall: Mapping[str, Any]) -> Table:
-    table = Table(title=f"Groups by {grouping['name']}")
-    table.add_column("group")
-    for name in ("rows", *_FIGURES.values()):
-        table.add_column(name, justify="right")
+def _groups(
+    title: str, grouping: Mapping[str, Any], overall: Mapping[str, Any], figures: Mapping[str, str]
+) -> Table:
+    table = Table(title=Text(title))  # Text: a name may hold what rich takes for markup
+    table.add_column("group", overflow="fold")
+    for name in ("rows", *figures.values()):
+        table.add_column(name, justify="right", no_wrap=True)
     for group in [*grouping["groups"], {"name": "all rows", "estimable": True, **overall}]:
-        shown = [number(group.get(name)) for name in _FIGURES]
+        shown = [number(group.get(name)) for name in figures]
         if not group["estimable"]:
-            shown = [NOT_ESTIMABLE, *[""] * (len(_FIGURES) - 1)]
-        table.add_row(group["name"], f"{group['rows']:,}", *shown)
+            shown = [NOT_ESTIMABLE, *[""] * (len(figures) - 1)]
+        table.add_row(Text(group["name"]), f"{group['rows']:,}", *shown)
     return table
 
 
 def _gaps(grouping: Mapping[str, Any], level: float) -> Table:
-    table = Table(title=f"Gaps by {grouping['name']}")
+    table = Table(title=Text(f"Gaps by {grouping['name']}"))
     compares = any(gap["against"] for gap in grouping["gaps"])
     names = ["gap", "mode", "value", f"{100 * level:g} % interval"]
     for name in names + (["other model", "difference", "verdict"] if compares else []):
@@ -77,6 +89,8 @@ def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     lines = []
     if others := not_compared(grouping, result["rows"]):
         lines.append(f"{others:,} rows of other groups of {grouping['name']} are not compared.")
+    if why := nothing_to_compare(grouping):
+        lines.append(why)
     for gap in grouping["gaps"]:
         if gap["mode"] == "hard" and gap["bounds"]:
             low, high = gap["bounds"]
@@ -96,6 +110,15 @@ def not_compared(grouping: Mapping[str, Any], rows: int) -> int:
     """Return how many rows are known to be of groups that are not compared."""
     compared = sum(group["rows"] for group in grouping["groups"])
     return int(rows - compared - grouping["unknown_rows"])
+
+
+def nothing_to_compare(grouping: Mapping[str, Any]) -> str:
+    """Return why a grouping has no gaps, if fewer than two of its groups are known at all."""
+    names, unknown = [group["name"] for group in grouping["groups"]], grouping["unknown_rows"]
+    if len(names) > 1:
+        return ""
+    found = f"only the group '{names[0]}' has rows" if names else "no row's group is known"
+    return f"No gap by {grouping['name']}: {found}" + (f", {unknown:,} rows are unknown." if unknown else ".")
 
 
 def number(value: float | None) -> str:

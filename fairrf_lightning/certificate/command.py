@@ -15,6 +15,7 @@ from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
 from fairrf_lightning.certificate.certify import ROWS_SHARE, Certificate, certify
 from fairrf_lightning.certificate.proxies import Proxies, read_proxies, sample_proxies
 from fairrf_lightning.certificate.show import print_certificate, statements
+from fairrf_lightning.checkpoint_check import load_checkpoint, weights_digest
 from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.option_parser import OptionParser
@@ -38,7 +39,9 @@ def run_certify(args: Sequence[str]) -> None:
     )
     print_certificate(certificate)
     if options.output is not None:
-        write_certificate(certificate, Path(options.output), checkpoint=rows.checkpoint, split=rows.split)
+        weights = weights_digest(load_checkpoint(rows.checkpoint)["state_dict"])
+        about = {"checkpoint": rows.checkpoint, "weights": weights, "split": rows.split}
+        write_certificate(certificate, Path(options.output), **about)
 
 
 def write_certificate(certificate: Certificate, path: Path, **about: str) -> None:

@@ -78,10 +78,19 @@ def gap_bound(
     0.500 0.500
     """
     box, limits = _checked(correlations, share, related.shape[-1])
-    values = preds.detach().cpu().double().numpy()
-    columns, varies = standardise(related.detach().cpu().double().numpy())
-    if len(values) != len(columns) or not np.isfinite(values).all():
-        raise InputError(f"preds: expected {len(columns)} finite numbers, one for each row of related.")
+    values, table = (part.detach().cpu().double().numpy() for part in (preds, related))
+    if values.shape != (len(table),) or not len(table) or not np.isfinite(table).all():
+        raise InputError(
+            f"preds {tuple(preds.shape)} and related {tuple(related.shape)}: expected N numbers and an "
+            "(N, K) table without missing values, one line for each row."
+        )
+    wrong = values[~((values >= 0) & (values <= 1))]
+    if len(wrong):
+        raise InputError(
+            f"preds has the value {wrong[0]:g}: expected probabilities or decisions, from 0 to 1. Take the "
+            "sigmoid of logits."
+        )
+    columns, varies = standardise(table)
     return box_bound(values, columns, Box(box.low[varies], box.high[varies]), limits)
 
 

@@ -28,7 +28,9 @@ def population_bound(
     weights y and a threshold t; on the other half, which is independent of them, the bound
     ``sum_j max(a_j y_j) sd(x_j) sqrt(q (1 - q)) + mean((r - t)_+ - q (r - t))`` of the covariance of S and p
     is a smooth function of means, for which a normal limit is taken. Three such limits for each sign of the
-    gap hold together at ``level`` by Bonferroni.
+    gap hold together at ``level`` by Bonferroni. A normal limit fails for rare events, most of all for
+    decisions that are all the same on these rows; so the mean's limit is raised by what an event that was
+    not seen in n rows may weigh: ``1 - (error probability) ** (1 / n)`` of its largest loss.
 
     Args:
         preds: Probabilities or decisions ``(N,)``, a random sample of the population's.
@@ -90,9 +92,11 @@ def _upper_limit(  # noqa: PLR0917 - all that the limit is made of
     support = float(sides @ spreads + z * influence.std() / np.sqrt(size))
     excess = preds - columns @ weights - threshold
     ends = []
+    unseen = -np.expm1(np.log(NormalDist().cdf(-z)) / size)  # an event can be so frequent and not occur
     for q in share:
         loss = np.maximum(excess, 0.0) - q * excess
-        ends.append(float(loss.mean() + z * loss.std() / np.sqrt(size)))
+        largest = max(float(loss.max()), q, 1 - q)  # the latter: of a prediction at the other end
+        ends.append(float(loss.mean() + z * loss.std() / np.sqrt(size) + unseen * largest))
     # The loss is linear in q, so limits at both ends are limits in between.
     edges = share_edges(share)
     tops = np.interp(edges, share, ends) if share[0] < share[1] else np.array(ends)

@@ -61,10 +61,8 @@ def read_proxies(path: str, columns: Sequence[str]) -> Proxies:
     names = [str(name) for name in correlations]
     for name in names:
         _check_name(path, name, columns)
-    limits = [_limits(path, name, value) for name, value in zip(names, correlations.values(), strict=True)]
+    limits = [_correlation(path, name, value) for name, value in correlations.items()]
     low, high = np.array(limits, dtype=np.float64).T
-    if not (low >= -1).all() or not (high <= 1).all():
-        raise InputError(f"{path}: correlations: expected numbers from -1 to 1.")
     if "share" not in content:
         raise InputError(f"{path}: share is missing: expected the share of people with S = 1, such as 0.33.")
     share = _limits(path, "share", content["share"])
@@ -159,9 +157,18 @@ def _check_name(path: str, name: str, columns: Sequence[str]) -> None:
     raise InputError(f"{path}: the model has no column {name}; {did_you_mean(name, columns)}")
 
 
+def _correlation(path: str, name: str, value: Any) -> tuple[float, float]:
+    low, high = _limits(path, name, value)
+    if low < -1 or high > 1:
+        raise InputError(f"{path}: {name}: {value!r}: expected a correlation, from -1 to 1.")
+    return low, high
+
+
 def _limits(path: str, name: str, value: Any) -> tuple[float, float]:
     pair = value if isinstance(value, list) else [value, value]
     numbers = [part for part in pair if isinstance(part, (int, float)) and not isinstance(part, bool)]
     if len(numbers) != 2 or len(pair) != 2 or not numbers[0] <= numbers[1]:
-        raise InputError(f"{path}: {name}: {value}: expected a number, or [low, high] with the lower first.")
+        raise InputError(
+            f"{path}: {name}: {value!r}: expected a number, or [low, high] with the lower first."
+        )
     return float(numbers[0]), float(numbers[1])

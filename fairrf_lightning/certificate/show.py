@@ -31,7 +31,7 @@ def statements(certificate: Certificate) -> Iterator[str]:
     """Yield the certificate in plain words, one statement each."""
     known = certificate.proxies
     condition = (
-        "if the figures above hold on them"
+        "if the figures given for S hold on them"
         if known.level is None
         else f"with {certificate.level:.0%} confidence if the sample was drawn at random from them"
     )
@@ -60,7 +60,7 @@ def _population(certificate: Certificate) -> Iterator[str]:
         yield "The rows are too few for a statement about the population that they were drawn from."
         return
     figures = " and ".join(f"{value:.3f} ({_NAMES[mode]})" for mode, value in found.items())
-    given = "" if certificate.proxies.level is not None else ", if the figures above hold there"
+    given = "" if certificate.proxies.level is not None else ", if the figures given for S hold there"
     yield (
         f"For the population that the rows were drawn from, dDP is at most {figures} with "
         f"{certificate.level:.0%} confidence{given}."

@@ -12,6 +12,7 @@ from typing import Any
 from fairrf_lightning.audit.tables import not_compared
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.report.extremes import about_groups
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
@@ -41,6 +42,8 @@ def read_audit(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found["schema"] != 1:
             raise InputError(f"{path}: schema {found['schema']} is not known; this version knows 1.")
+        if lacking := {"level", "rows", "source", "overall", "groupings"} - set(found):
+            raise InputError(f"{path}: {min(lacking)} is missing; audit writes it, so audit again.")
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: this is no audit.json; audit writes one.") from error
     return found
@@ -64,7 +67,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         subject=str(source["path"]),
         split=f"{source['split']} split" if source["split"] else f"{result['rows']:,} rows",
         made=now(),
-        verdict=with_unknown(verdict, result),
+        verdict=with_groups(verdict, result),
         accuracy=accuracy,
         other=other,
         accuracy_against=against,
@@ -81,7 +84,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
                 "One model is one point. A grid shows what others reach.", "python train.py grid"
             ),
             "training": Absent(_MODEL, _RUN),
-            "certificate": Absent("The groups are known here; a certificate bounds dDP where not.", _CERTIFY),
+            "certificate": Absent("Where groups are not known, a certificate bounds dDP.", _CERTIFY),
             "data": Absent(_MODEL, _RUN),
         },
     )
@@ -112,9 +115,9 @@ def left_out(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def with_unknown(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
-    """Add to a verdict what rows of unknown group may change."""
-    sentences = []
+def with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
+    """Add to a verdict which groups a gap lies between, and what rows of unknown group may change."""
+    sentences = [*about_groups(result)]
     for grouping in result["groupings"]:
         bounds = [
             f"{gap['gap']} lies between {points(gap['bounds'][0])} and {points(gap['bounds'][1])}"

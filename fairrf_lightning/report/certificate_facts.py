@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fairrf_lightning.checkpoint_check import weights_digest
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.report.facts import Certificate, CertifiedGap
+from fairrf_lightning.report.run_folder import read_checkpoint
 from fairrf_lightning.report.wording import points
 
 METHODS = {
@@ -24,17 +26,13 @@ def certificate_facts(path: Path, checkpoint: Path | None = None) -> Certificate
 
     Args:
         path: The JSON file.
-        checkpoint: The checkpoint that the report is about; another one is told.
+        checkpoint: The checkpoint that the report is about; a certificate of other weights is refused.
     """
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         gaps = [_gap(mode, found) for mode in ("hard", "prob")]
-        about = Path(str(found["checkpoint"])).name
         statements = [str(line) for line in found["statements"]]
-        if checkpoint is not None and about != checkpoint.name:
-            statements.append(
-                f"The certificate is about the checkpoint {about}, not about {checkpoint.name}."
-            )
+        _check_weights(path, str(found["weights"]), checkpoint)
         low, high = found["share"]
         limits = {str(name): (float(low), float(high)) for name, (low, high) in found["correlations"].items()}
         level = found["known_at_level"]
@@ -43,10 +41,21 @@ def certificate_facts(path: Path, checkpoint: Path | None = None) -> Certificate
         return Certificate(
             claim, str(found["group"]), str(found["source"]), gaps, limits, (low, high), statements
         )
+    except InputError:  # a ValueError, too
+        raise
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: this is no certificate; certify --output writes one.") from error
+
+
+def _check_weights(path: Path, certified: str, checkpoint: Path | None) -> None:
+    # Names do not tell: the best checkpoints of two runs are often called the same.
+    if checkpoint is not None and weights_digest(read_checkpoint(checkpoint)["state_dict"]) != certified:
+        raise InputError(
+            f"{path}: this certificate is about another model than {checkpoint}: run certify --output with "
+            "that checkpoint, or take the file away."
+        )
 
 
 def _gap(mode: str, found: Mapping[str, Any]) -> CertifiedGap:

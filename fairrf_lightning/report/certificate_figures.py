@@ -103,7 +103,7 @@ def _methods(certificate: Certificate) -> Figure:
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=ticks, autorange="reversed", showgrid=False
     )
-    figure.update_xaxes(title="bound on dDP, percentage points", rangemode="tozero")
+    figure.update_xaxes(title="bound on dDP, points", rangemode="tozero")
     rows = [(name, *(f"{100 * gap.by_method[name]:.2f}" for gap in certificate.gaps)) for name in names]
     modes = [MODES[gap.mode] for gap in certificate.gaps]
     alt = f"Bounds on dDP of {modes[0]} and {modes[1]} by what they use. "

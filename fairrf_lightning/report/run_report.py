@@ -14,7 +14,7 @@ from fairrf_lightning.report.audit_facts import (
     audit_gaps,
     audit_groups,
     left_out,
-    with_unknown,
+    with_groups,
 )
 from fairrf_lightning.report.facts import (
     Absent,
@@ -66,7 +66,7 @@ def run_facts(
         subject=subject,
         split=found.split,
         made=now(),
-        verdict=with_unknown(verdict, found.audit),
+        verdict=with_groups(verdict, found.audit),
         accuracy=accuracy,
         other=other,
         accuracy_against=compared,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.report.facts import Facts
 
 _PACKAGES = ("jinja2", "plotly", "scipy")
@@ -28,11 +28,12 @@ def write_report(
     from fairrf_lightning.report.page import render_card, render_page  # noqa: PLC0415 - see above
 
     texts = {Path(folder) / page: render_page(facts), Path(folder) / card: render_card(facts)}
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(path.name + ".part")
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+    with writing_to(folder):
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = path.with_name(path.name + ".part")
+            unfinished.write_text(text, encoding="utf-8")
+            unfinished.replace(path)
     return list(texts)
 
 

@@ -138,8 +138,9 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--groups race --nonsense 1", "--nonsense 1: not an option"),
         ("--groups prob", "combinations of values"),
         ("--groups prob,other", "too many to be groups"),
-        ("--groups race --target sex", "column 'sex' has the value .*: expected 0 and 1"),
-        ("--groups race --prob more", "column 'more' must hold a probability"),
+        ("--groups race --target sex", "column 'sex' has the value .*: expected 0 or 1"),
+        ("--groups race --prob more", "column 'more' has the value 2.0: expected a probability"),
+        ("--groups race --prob holes", "column 'holes' has an empty cell: expected a probability"),
         ("--groups race --level 95", "level is 95"),
         ("--groups race --level abc", "--level: invalid float value"),
         ("--groups race --threshold 2", "--threshold 2"),
@@ -148,13 +149,51 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_input_is_told(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    write_predictions().assign(more=2.0).to_parquet("p.parquet")
+    rows = write_predictions()
+    rows.assign(more=2.0, holes=rows["prob"].where(rows.index != 7)).to_parquet("p.parquet")
     with pytest.raises(SystemExit) as error:
         main(["audit", "--predictions", "p.parquet", *options.split()])
     assert error.value.code == 2
     printed = capsys.readouterr().err
     assert re.search(message, printed)
     assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_folder_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    write_predictions()
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    for command in (["audit", "--predictions", "p.csv", "--groups", "sex"], ["report", "audit"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--out", "p.csv/below"])
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: p.csv/below: cannot be written to (Not a directory); name another")
+        assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+def test_two_columns_of_one_name_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.csv").write_text("target,prob,prob,sex\n1,0.2,0.3,f\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    assert "2 columns are named 'prob'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cli")
+def test_names_and_figures_are_whole_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = write_predictions()
+    rows["sex"] = rows["sex"].map({"f": "[/b]African-American", "m": "[red]Caucasian[/red]"})
+    rows.to_csv("p.csv", index=False)
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    printed = capsys.readouterr().out
+    for name, group in rows.groupby("sex"):
+        (line, scores) = [line for line in printed.splitlines() if f"│ {name} " in line]
+        assert f"{(group['prob'] >= 0.5).mean():.4f}" in line
+        assert f"{group['prob'].mean():.4f}" in scores
+    assert "…" not in printed
 
 
 @pytest.mark.usefixtures("cli")

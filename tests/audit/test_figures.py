@@ -71,6 +71,15 @@ def test_group_figures_equal_fairlearns_metric_frame() -> None:
         assert gap["value"] == pytest.approx(frame.difference()["selection_rate"], abs=1e-12)
 
 
+def test_commas_in_values_do_not_merge_intersections() -> None:
+    target, probs, _ = draw(400)
+    attributes = pd.DataFrame({"job": ["a", "a, b"] * 200, "town": ["b, c"] * 200 + ["c"] * 200})
+    result = audit(count_rows(target, probs[None], attributes), ["job", "town"], source={})
+    groups = {group["name"]: group["rows"] for group in grouping(result, "job x town")["groups"]}
+    assert groups == {'a, "b, c"': 100, "a, c": 100, '"a, b", "b, c"': 100, '"a, b", c': 100}
+    assert {group["name"] for group in grouping(result, "job")["groups"]} == {"a", "a, b"}
+
+
 def test_gaps_and_intervals_are_those_of_the_metrics() -> None:
     target, probs, attributes = draw()
     result = audit(count_rows(target, probs[None], attributes[["race"]]), ["race"], source={})

@@ -75,7 +75,7 @@ def test_published_figures_give_a_certificate(run: Run, capsys: pytest.CaptureFi
         assert found["rows"][mode]["low"] <= found["measured"][mode] <= found["rows"][mode]["high"]
         assert f"dDP is at most {found['rows'][mode]['bound']:.3f}" in printed
         assert found["population"][mode] >= found["rows"][mode]["bound"] - 0.02
-    assert "if the figures above hold on them" in printed
+    assert "if the figures given for S hold on them" in printed
     assert "measured, as the data tell S after all" in printed
     assert all(line in printed for line in found["statements"])
 

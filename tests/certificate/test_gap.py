@@ -182,6 +182,17 @@ def test_what_cannot_be_is_refused(a: list[float], share: float, message: str) -
         bound_of(preds, columns, np.array(a), share)
     with pytest.raises(InputError, match="preds"):
         bound_of(preds[:5], columns, np.array([0.1, 0.1]), 0.5)
+    with pytest.raises(InputError, match="without missing values"):
+        bound_of(preds, np.full((40, 2), np.nan), np.array([0.1, 0.1]), 0.5)
+    with pytest.raises(InputError, match="expected N numbers"):
+        bound_of(preds[:0], columns[:0], np.array([0.1, 0.1]), 0.5)
+
+
+def test_logits_get_no_certificate() -> None:
+    """Their gap can be larger than 1, the largest of probabilities."""
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match=r"preds has the value .*sigmoid of logits"):
+        bound_of(5 * rng.normal(size=40), rng.normal(size=(40, 1)), np.array([0.1]), 0.5)
 
 
 # --- samples and populations ---------------------------------------------------------------------------
@@ -235,3 +246,14 @@ def test_limit_for_the_population_covers_it() -> None:
     assert min(found) >= best  # the population's own bound, of which each is an upper limit
     assert np.mean(found) < best + 0.15
     assert population_bound(preds[:100], columns[:100], box, limits) is None
+
+
+def test_decisions_that_were_rare_on_the_rows_may_be_less_rare_in_the_population() -> None:
+    """At a normal limit alone, 200 rows without a positive decision would certify that there is no gap."""
+    columns = np.random.default_rng(0).normal(size=(400, 1))
+    limit = population_bound(np.zeros(400), columns, Box(-np.ones(1), np.ones(1)), (0.3, 0.3), level=0.99)
+    # If a share t is decided positively, all of it in the group, the gap is t / 0.3; with this t no positive
+    # decision in 200 rows is as likely as each of six limits may fail.
+    unseen = 1 - (0.01 / 6) ** (1 / 200)
+    assert limit is not None
+    assert unseen / 0.3 - 1e-9 <= limit < 0.15

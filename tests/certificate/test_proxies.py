@@ -29,7 +29,7 @@ def test_numbers_and_intervals_are_read(tmp_path: Path) -> None:
         ("share: 0.3", "correlations is missing"),
         ("correlations: {age: 0.1}", "share is missing"),
         ("share: 1.5\ncorrelations: {age: 0.1}", "share 1.5"),
-        ("share: 0.3\ncorrelations: {age: 1.1}", "from -1 to 1"),
+        ("share: 0.3\ncorrelations: {age: 1.1}", "age: 1.1: expected a correlation, from -1 to 1"),
         ("share: 0.3\ncorrelations: {age: [0.2, 0.1]}", "the lower first"),
         ("share: 0.3\ncorrelations: {age: yes}", "expected a number"),
         ("share: 0.3\ncorrelations: {agee: 0.1}", "did you mean 'age'"),

@@ -5,9 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from fairrf_lightning.audit.command import count_rows
+from fairrf_lightning.audit.result import audit
+from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.cli import main
 from fairrf_lightning.report.audit_facts import audit_facts
 from fairrf_lightning.report.facts import Estimate
@@ -37,13 +41,13 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
         str(other),
     ]
     main(["audit", *options])
-    audit = json.loads(Path("audit/audit.json").read_text())
-    (grouping,) = audit["groupings"]
+    found = json.loads(Path("audit/audit.json").read_text())
+    (grouping,) = found["groupings"]
     for gap in grouping["gaps"]:
         assert f"| {100 * gap['value']:.2f} |" in card
         assert f"| {100 * gap['against']['value']:.2f} |" in card
         assert gap["against"]["verdict"] in card
-    change = audit["accuracy_difference"]
+    change = found["accuracy_difference"]
     ends = interval(Estimate(*(change[name] for name in ("value", "low", "high"))), 2, signed=True)
     size = points(change["value"], 2, signed=True)
     assert f"Change: {size} (95 % interval {ends}), {change['verdict']}." in card
@@ -111,11 +115,47 @@ def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict
     other = {"accuracy": 0.75, "accuracy_low": 0.6, "accuracy_high": 0.9}
     facts = audit_facts(result | {"rows": 9, "against": other, "source": result["source"] | {"against": "b"}})
     assert facts.notes == ["7 rows of other groups of s are not compared."]
-    assert facts.verdict.sentences[-1] == "Accuracy is 50.0 % against 75.0 %: \N{MINUS SIGN}25.0 points."
+    assert any(line.startswith("Accuracy is 50.0 % against 75.0 %") for line in facts.verdict.sentences)
+
+
+def test_the_headline_says_which_groups_the_gap_lies_between() -> None:
+    rng = np.random.default_rng(0)
+    groups = pd.DataFrame({"race": ["a"] * 500 + ["b"] * 500 + ["c"] * 3})
+    probs = np.r_[rng.uniform(0.3, 1.0, 500), rng.uniform(0.0, 0.7, 500), [0.9] * 3]
+    cells = count_rows((probs > 0.4).astype(int), probs[None], groups)
+    source = {"path": "p.csv", "data": None, "split": None, "against": None}
+    said = audit_facts(audit(cells, ["race"], source=source)).verdict.sentences
+    rates = [f"{100 * (part >= 0.5).mean():.1f} %" for part in (probs[:500], probs[500:1000])]
+    assert f"Selection rates by race: highest for a ({rates[0]}), lowest for b ({rates[1]})." in said
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("[]", "no audit.json"), ('{"schema": 9}', "schema 9 is not")]
+    ("values", "expected"),
+    [
+        ([None] * 50, "No gap by race: no row's group is known, 50 rows are unknown."),
+        (["a"] * 50, "No gap by race: only the group 'a' has rows."),
+        (["a"] * 40 + [None] * 10, "No gap by race: only the group 'a' has rows, 10 rows are unknown."),
+    ],
+)
+def test_why_there_is_nothing_to_compare_is_said(
+    values: list[str | None], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probs = np.linspace(0, 1, 50)
+    groups = pd.DataFrame({"race": pd.Series(values, dtype="string")})
+    source = {"path": "p.csv", "data": None, "split": None, "against": None}
+    result = audit(count_rows((probs > 0.4).astype(int), probs[None], groups), ["race"], source=source)
+    assert expected in audit_facts(result).verdict.sentences
+    print_audit(result)
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[]", "no audit.json"),
+        ('{"schema": 9}', "schema 9 is not"),
+        ('{"schema": 1}', "groupings is missing"),
+    ],
 )
 def test_other_files_are_refused(
     cli: Cli, text: str, expected: str, capsys: pytest.CaptureFixture[str]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
@@ -75,7 +76,9 @@ def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
     assert "mine.csv" in page
 
 
-def test_a_certificate_in_the_folder_is_shown(cli: Cli) -> None:
+def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
     cli(FIT)
     (best,) = (RUN / "checkpoints").glob("epoch*.ckpt")
     SyntheticDataModule(n_rows=500, seed=9).read().to_csv("sample.csv", index=False)
@@ -87,11 +90,13 @@ def test_a_certificate_in_the_folder_is_shown(cli: Cli) -> None:
     assert f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95% conf" in card
     assert f"{100 * found['rows']['prob']['bound']:.2f}" in card
     assert "| income | " in card
-    assert "The certificate is about" not in card
     (RUN / "certificate.json").rename("mine.json")
-    best.rename(best.with_name("other.ckpt"))
-    main(["report", str(RUN), "--certificate", "mine.json"])
-    assert "The certificate is about" in (RUN / "model_card.md").read_text(encoding="utf-8")
+    again = torch.load(best, weights_only=True)
+    again["state_dict"]["backbone.0.bias"] += 0.1
+    torch.save(again, best)  # another model under the same name
+    with pytest.raises(SystemExit):
+        main(["report", str(RUN), "--certificate", "mine.json"])
+    assert "mine.json: this certificate is about another model" in capsys.readouterr().err
 
 
 def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
