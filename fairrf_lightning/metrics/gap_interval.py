@@ -141,38 +141,28 @@ def gap_interval(
         num_draws: Draws that a tail is estimated by.
     """
     conditions = sample.rates.shape[-2]
-    if conditions == 1:
-        return _one_condition(sample, level, num_draws)
     each = sample.by_condition()
-    low, _ = _one_condition(each, 1 - (1 - level) / conditions, num_draws)
-    _, high = _one_condition(each, level, num_draws)
+    low, high = _one_condition(each, level, num_draws)
+    if conditions > 1:
+        low, _ = _one_condition(each, 1 - (1 - level) / conditions, num_draws)
     return low.amax(-1), high.amax(-1)
 
 
 def _one_condition(sample: RateSample, level: float, num_draws: int) -> tuple[Tensor, Tensor]:
-    """Return the limits of :func:`gap_interval` for rates ``(..., 1, G)``.
-
-    Args:
-        sample: Observed rates ``(..., C, G)``; leading dimensions are independent samples.
-        level: Confidence level between 0 and 1.
-        num_draws: Draws that a tail is estimated by.
-    """
+    """Return the limits of :func:`gap_interval` for rates ``(..., 1, G)``."""
     z, alpha = normal_quantile(level), 1 - level
     normal = normal_draws(num_draws, *sample.rates.shape[-2:]).to(sample.rates)
     estimate = sample.gap
-    widths = sample.rates.amax(-1) - sample.rates.amin(-1)
-    widest = widths.argmax(-1)[..., None, None].expand(*estimate.shape, 1, sample.rates.shape[-1])
-    order = sample.extremes(1.0).gather(-2, widest[..., :2]).squeeze(-2)
+    ends = sample.extremes(1.0)
 
     def tails(gap: Tensor) -> tuple[Tensor, Tensor]:
         """Return how much more than their shares the upper and the lower tail hold."""
         moved = sample.with_gap(gap)
-        drawn = moved.simulate(normal)
-        above = ((drawn.amax(-1) - drawn.amin(-1)).amax(-1) >= estimate.unsqueeze(-1)).to(gap).mean(-1)
+        drawn = replace(sample, rates=moved.simulate(normal)).gap
+        above = (drawn >= estimate.unsqueeze(-1)).to(gap).mean(-1)
         variances = moved.variances().expand_as(moved.rates)
-        ends = variances.gather(-2, widest.expand(*gap.shape, 1, -1)).squeeze(-2)
-        error = (ends.gather(-1, order.expand(*gap.shape, 2)).sum(-1) + _TINY).sqrt()
-        lower_share = _lower_share(gap / error, z, alpha)
+        at_ends = variances.gather(-1, ends.expand(*variances.shape[:-1], 2)).sum(-1).squeeze(-1)
+        lower_share = _lower_share(gap / (at_ends + _TINY).sqrt(), z, alpha)
         return above - (alpha - lower_share), (1 - above) - lower_share
 
     def below(gaps: Tensor) -> Tensor:
