@@ -197,6 +197,27 @@ def test_names_and_figures_are_whole_in_80_columns(
 
 
 @pytest.mark.usefixtures("cli")
+def test_the_comparison_of_two_models_has_a_line_for_each_gap_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = write_predictions()
+    rows["unfair"] = rows["prob"].where(rows["sex"] == "f", 0.9 - rows["target"] / 2)
+    rows.to_csv("p.csv", index=False)
+    for columns in (["--prob", "unfair", "--against", "prob"], ["--prob", "prob", "--against", "unfair"]):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex", *columns])
+        lines = capsys.readouterr().out.splitlines()
+        result = read_audit()
+        shown = {f"│ {gap['gap']} {gap['mode']} ": gap["against"] for gap in result["groupings"][0]["gaps"]}
+        shown[f"│ {result['overall']['accuracy']:.4f} "] = result["accuracy_difference"]
+        for start, other in shown.items():
+            (line,) = [line for line in lines if line.startswith(start) and "beyond noise" in line]
+            assert f"│ {other.get('difference', other['value']):.4f} " in line
+            assert f" {other['verdict']} " in line
+            assert len(line) <= 80
+
+
+@pytest.mark.usefixtures("cli")
 def test_without_a_model_there_is_nothing_to_audit(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["audit", "--groups", "race"])
