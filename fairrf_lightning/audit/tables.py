@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairrf_lightning.audit.gaps import NOT_ESTIMABLE
+from fairrf_lightning.audit.gaps import NOT_ESTIMABLE, may_turn
 
 # Two tables, so that names and figures fit into 80 columns, which is also what a pipe gets.
 _DECISIONS = {
@@ -109,12 +109,25 @@ def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
                 f"{gap['gap']} of these rows is between {low:.3f} and {high:.3f}, whatever the groups of the "
                 f"{grouping['unknown_rows']:,} rows of unknown {grouping['name']}."
             )
+            lines += _other_bounds(gap)
         if gap["mode"] == "hard" and gap["left_out"]:
             absent = "; ".join(gap["left_out"])
             lines.append(
                 f"{gap['gap']} leaves out groups with fewer than {result['min_rows']} such rows: {absent}."
             )
     return lines
+
+
+def _other_bounds(gap: Mapping[str, Any]) -> Iterator[str]:
+    other = gap["against"]
+    if not other:
+        return
+    (low, high), (least, most) = other["bounds"], other["difference_bounds"]
+    turns = f"; '{other['verdict']}' need not hold with them" if may_turn(other) else ""
+    yield (
+        f"{gap['gap']} of the other model is between {low:.3f} and {high:.3f}, so the change is between "
+        f"{least:.3f} and {most:.3f} (outer bounds: both worst cases need not come together){turns}."
+    )
 
 
 def not_compared(grouping: Mapping[str, Any], rows: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairrf_lightning.audit.gaps import may_turn
 from fairrf_lightning.audit.tables import not_compared
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
@@ -129,7 +130,25 @@ def with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
                 f"The {grouping['name']} of {grouping['unknown_rows']:,} rows is not known. Whatever it is, "
                 f"{listing(bounds)} on all rows; the intervals do not include this."
             )
+        sentences += _changes_with_unknown(grouping)
     return replace(verdict, sentences=[*verdict.sentences, *sentences])
+
+
+def _changes_with_unknown(grouping: Mapping[str, Any]) -> Iterator[str]:
+    """Say how the gaps compare with the other model's, whatever the groups of the unknown rows are."""
+    found = {gap["gap"]: gap["against"] for gap in grouping["gaps"] if (gap["against"] or {}).get("bounds")}
+    if not found:
+        return
+    changes = (
+        f"{name} between {points(low, signed=True)} and {points(high, signed=True)}"
+        for name, (low, high) in ((name, of["difference_bounds"]) for name, of in found.items())
+    )
+    yield (
+        f"With these rows the change is: {listing(changes)} (outer bounds: the worst cases of the two models "
+        "need not come together)."
+    )
+    if turning := [f"{name} ({of['verdict']})" for name, of in found.items() if may_turn(of)]:
+        yield f"So the rows of unknown {grouping['name']} could turn the verdict on {listing(turning)}."
 
 
 def audit_gaps(result: Mapping[str, Any]) -> list[Gap]:
