@@ -17,7 +17,7 @@ from fairrf_lightning.report.extremes import about_groups
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
-from fairrf_lightning.report.wording import listing, points
+from fairrf_lightning.report.wording import LINEAR_ONLY, listing, points
 
 # The first are drawn, all stand in the table.
 _RATES = {
@@ -62,11 +62,13 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
     verdict, against = gaps_verdict(gaps, accuracy), accuracy_against(result)
     if other:
         verdict = comparison_verdict(gaps, other, accuracy, against)
-    about = " on ".join(str(source[name]) for name in ("path", "data") if source[name])
+    ours = source.get("kind") == "checkpoint"
+    on = f" on {source['data']}" if source["data"] else ""
+    rows = f"{result['rows']:,} rows"
     return Facts(
-        title=f"Audit of {about}",
+        title=f"Audit of {Path(source['path']).name}{on}",
         subject=str(source["path"]),
-        split=f"{source['split']} split" if source["split"] else f"{result['rows']:,} rows",
+        split=f"{source['split']} split, {rows}" if source["split"] else rows,
         made=now(),
         verdict=with_groups(verdict, result),
         accuracy=accuracy,
@@ -76,7 +78,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         groups=audit_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
-        notes=[*several_gaps(gaps), *left_out(result)],
+        notes=[*several_gaps(gaps), *left_out(result), *([LINEAR_ONLY] if ours else [])],
         absent={
             "comparison": Absent(
                 "Nothing was named to compare with.", "python train.py audit --against OTHER ..."

@@ -70,7 +70,7 @@ def unmeasured_verdict(
 
 def several_gaps(gaps: Sequence[Gap]) -> list[str]:
     """Return what to know of many intervals at once, if there are many."""
-    count = sum(gap.mode == "hard" for gap in gaps)
+    count = sum(of is not None and of.has_interval for gap in gaps for of in (gap.estimate, gap.other))
     if count <= 3:
         return []
     return [f"Each of the {count} intervals holds at 95 % by itself; that all hold at once is less sure."]

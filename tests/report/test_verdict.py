@@ -1,5 +1,7 @@
 """What the headline says follows from the intervals."""
 
+from dataclasses import replace
+
 import pytest
 
 from fairrf_lightning.report.facts import AccuracyAgainst, Certificate, Estimate, Gap, Path, Tone, Training
@@ -126,3 +128,5 @@ def test_many_gaps_that_show_nothing_share_a_sentence() -> None:
     assert sentences[1].startswith("No gap is shown in dDP (sex), ")
     assert "8 intervals" in several_gaps(alone)[0]
     assert several_gaps(alone[:3]) == []
+    both = [replace(gap, mode=mode, other=gap.estimate) for gap in alone for mode in ("hard", "prob")]
+    assert "32 intervals" in several_gaps(both)[0], "as many as the forest plot has"
