@@ -73,7 +73,7 @@ def test_published_figures_give_a_certificate(run: Run, capsys: pytest.CaptureFi
     assert found["correlations"]["decile_score"] == [0.25, 0.35]
     for mode in ("prob", "hard"):
         assert found["rows"][mode]["low"] <= found["measured"][mode] <= found["rows"][mode]["high"]
-        assert f"dDP is at most {found['rows'][mode]['bound']:.3f}" in printed
+        assert f"dDP is at most {100 * found['rows'][mode]['bound']:.1f} points" in printed
         assert found["population"][mode] >= found["rows"][mode]["bound"] - 0.02
     assert "if the figures given for S hold on them" in printed
     assert "measured, as the data tell S after all" in printed
@@ -161,4 +161,4 @@ def test_a_gap_that_is_certain_is_said_to_be() -> None:
     a = np.array([0.7, 0.7])
     found = certify(preds, columns, Proxies(["a", "b"], Box(a, a), (0.5, 0.5), "g", "file"))
     assert found.rows["prob"].low > 0
-    assert any(f"at least {found.rows['prob'].low:.3f}" in line for line in statements(found))
+    assert any(f"at least {100 * found.rows['prob'].low:.1f} points" in line for line in statements(found))
