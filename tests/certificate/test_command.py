@@ -126,12 +126,26 @@ def test_errors_are_a_few_lines(
     assert "Traceback" not in error
 
 
-def test_output_that_cannot_be_written_is_an_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("proxies.yaml").write_text("share: 0.5\ncorrelations: {decile_score: [0.2, 0.4]}\n")
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("file/c.json", "--output file/c.json: cannot be written (Not a directory); name a file in another"),
+        ("folder", "--output folder: this is a folder; name a file in it"),
+    ],
+)
+def test_output_that_cannot_be_written_is_told_before_the_work(
+    output: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    with pytest.raises(SystemExit):
-        run("--proxies", "proxies.yaml", "--output", "file/certificate.json")
-    assert "--output file/certificate.json: cannot be written" in capsys.readouterr().err
+    Path("folder").mkdir()
+    with pytest.raises(SystemExit):  # not even the checkpoint was looked for
+        main(["certify", "--ckpt_path", "none.ckpt", "--proxies", "none.yaml", "--output", output])
+    assert message in capsys.readouterr().err
 
 
 def some_rows(size: int) -> tuple[torch.Tensor, torch.Tensor]:
