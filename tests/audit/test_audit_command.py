@@ -138,9 +138,15 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         ("--groups race --nonsense 1", "--nonsense 1: not an option"),
         ("--groups prob", "combinations of values"),
         ("--groups prob,other", "too many to be groups"),
-        ("--groups race --target sex", "column 'sex' has the value .*: expected 0 or 1"),
-        ("--groups race --prob more", "column 'more' has the value 2.0: expected a probability"),
-        ("--groups race --prob holes", "column 'holes' has an empty cell: expected a probability"),
+        ("--groups race --target sex", "column 'sex' has the value '.' in data row 1: expected 0 or 1"),
+        (
+            "--groups race --prob more",
+            "column 'more' has the value 2.0 in data row 1: expected a probability",
+        ),
+        (
+            "--groups race --prob holes",
+            "column 'holes' has an empty cell in data row 8: expected a probability",
+        ),
         ("--groups race --level 95", "level is 95"),
         ("--groups race --level abc", "--level: invalid float value"),
         ("--groups race --threshold 2", "--threshold 2"),
@@ -170,6 +176,44 @@ def test_a_folder_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFixtur
         printed = capsys.readouterr().err
         assert printed.startswith("error: p.csv/below: cannot be written to (Not a directory); name another")
         assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"prob;target;sex\n0.5;1;f\n", "p.csv: its columns are separated by ';'; write it with commas."),
+        (b"prob,target,sex\n0.5,1,\xfc\n", "invalid UTF8 data; save the file as UTF-8"),
+        (b"prob,target,sex,\xfc\n0.5,1,f,1\n", "save the file as UTF-8"),
+        (b"prob,target,sex\nhigh,1,f\n", "invalid value 'high'; expected numbers such as 0.25"),
+    ],
+)
+def test_what_to_do_with_other_kinds_of_csv_is_told(
+    content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("p.csv").write_bytes(content)
+    with pytest.raises(SystemExit):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_row_of_a_wrong_value_counts_the_batches_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    rows = write_predictions()
+    rows.loc[1233, "target"] = 3
+    rows.to_parquet("p.parquet")
+    with pytest.raises(InputError, match="'target' has the value 3 in data row 1,234: expected 0 or 1"):
+        PredictionsFile(Path("p.parquet"), "target", ("sex",), "prob").count()
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_checkpoint_without_data_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", "--ckpt_path", "best.ckpt"])
+    assert "error: --data is not given: name the data of the checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("cli")
