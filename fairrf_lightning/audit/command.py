@@ -88,6 +88,11 @@ def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, A
     attributes = _names(options.groups)
     if not attributes:
         raise InputError("--groups is not given: name the sensitive columns of the file, such as race,sex.")
+    if options.target in attributes:
+        raise InputError(
+            f"--groups {options.target}: this column is the true class, not a group of people; name a "
+            "sensitive column, or the true class by --target."
+        )
     prob = options.prob or (None if options.decision else "prob")
     file = PredictionsFile(
         Path(options.predictions),

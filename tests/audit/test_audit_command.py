@@ -137,6 +137,7 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "--groups is not given"),
         ("--groups race --nonsense 1", "--nonsense 1: not an option"),
         ("--groups prob", "combinations of values"),
+        ("--groups sex,target", "--groups target: this column is the true class"),
         ("--groups prob,other", "too many to be groups"),
         ("--groups race --target sex", "column 'sex' has the value '.' in data row 1: expected 0 or 1"),
         (
