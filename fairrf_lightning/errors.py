@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -30,6 +32,16 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     near = get_close_matches(name, choices, n=2, cutoff=0.5)
     question = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return f"{question}Choices: {', '.join(choices)}"
+
+
+def check_writable(folder: Path) -> None:
+    """Raise the error that making and filling a folder would end with, without making it."""
+    whole = folder.absolute()
+    nearest = next(path for path in (whole, *whole.parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 
 from fairrf_lightning import InputError
 from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
+from fairrf_lightning.errors import check_writable
 
 Cli = Callable[[str], None]
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
@@ -169,3 +170,13 @@ def test_an_unknown_command_names_all_commands(cli: Cli, capsys: pytest.CaptureF
         cli("reproduec")
     assert exit_info.value.code == 2
     assert "did you mean 'reproduce'" in capsys.readouterr().err
+
+
+def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "below")
+    assert not list(tmp_path.iterdir()), "nothing is made"
+    tmp_path.chmod(0o500)
+    if os.access(tmp_path, os.W_OK):
+        pytest.skip("root may write everywhere")
+    with pytest.raises(PermissionError):
+        check_writable(tmp_path / "new")

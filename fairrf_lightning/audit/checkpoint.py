@@ -89,6 +89,8 @@ def evaluate_checkpoint(
     """
     if split not in get_args(Split):
         raise InputError(f"--split {split}: no such split; {did_you_mean(split, get_args(Split))}")
+    if not any(arg.startswith(("--data", "--config", "-c")) for arg in args):
+        raise InputError("--data is not given: name the data of the checkpoint, such as --data compas.")
     # Lightning warns of arguments given to it while there are others on the command line.
     warnings.filterwarnings("ignore", message="LightningCLI's args parameter")
     with quiet_lightning():

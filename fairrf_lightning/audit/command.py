@@ -17,7 +17,7 @@ from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
 from fairrf_lightning.audit.predictions import PredictionsFile
 from fairrf_lightning.audit.result import audit, write_audit
 from fairrf_lightning.audit.tables import print_audit
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.option_parser import OptionParser
 from fairrf_lightning.quiet import quiet_lightning
@@ -76,6 +76,8 @@ def _check(options: argparse.Namespace, rest: list[str]) -> None:
         raise InputError(f"--min_rows {options.min_rows}: expected 1 or more.")
     if Path(options.out).is_file():
         raise InputError(f"--out {options.out}: this is a file; name a folder.")
+    with writing_to(options.out):  # before the work, which may take long
+        check_writable(Path(options.out))
     if not options.predictions and not rest:
         raise InputError("audit needs a model: --ckpt_path and --data, or --predictions file.csv.")
 
@@ -86,6 +88,11 @@ def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, A
     attributes = _names(options.groups)
     if not attributes:
         raise InputError("--groups is not given: name the sensitive columns of the file, such as race,sex.")
+    if options.target in attributes:
+        raise InputError(
+            f"--groups {options.target}: this column is the true class, not a group of people; name a "
+            "sensitive column, or the true class by --target."
+        )
     prob = options.prob or (None if options.decision else "prob")
     file = PredictionsFile(
         Path(options.predictions),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,12 +68,34 @@ def _gap(
     found: dict[str, Any] = empty | {
         name: plain(v.item()) for name, v in (("value", samples[0].gap), ("low", low), ("high", high))
     }
+    bounds = []
     if len(grouping.unknown) and mode == "hard":
-        found["bounds"] = _bounds(cells, grouping, classes)
+        bounds = [_bounds(cells, grouping, classes, model) for model in range(cells.num_models)]
+        found["bounds"] = bounds[0]
     if cells.num_models == 2:
         correlation = _correlation(cells, grouping, classes, mode)
-        found["against"] = _against(samples, correlation, level)
+        found["against"] = _against(samples, correlation, level) | _difference_bounds(bounds)
     return found
+
+
+def _difference_bounds(bounds: list[list[float]]) -> dict[str, list[float] | None]:
+    """Return the other model's bounds and those of the difference: one's least minus the other's most.
+
+    These are outer bounds, since no membership need give both at once.
+    """
+    if not bounds:
+        return {"bounds": None, "difference_bounds": None}
+    (low, high), (other_low, other_high) = bounds
+    return {"bounds": [other_low, other_high], "difference_bounds": [low - other_high, high - other_low]}
+
+
+def may_turn(against: Mapping[str, Any]) -> bool:
+    """Whether the rows of unknown group, all known, might not leave the verdict as it is."""
+    bounds = against.get("difference_bounds")  # files of older audits do not have it
+    if bounds is None:
+        return False
+    verdict = against["verdict"]
+    return bool((verdict == FAIRER and bounds[1] >= 0) or (verdict == LESS_FAIR and bounds[0] <= 0))
 
 
 def _against(samples: list[RateSample], correlation: Tensor, level: float) -> dict[str, Any]:
@@ -132,16 +154,18 @@ def _correlation(
     return mean_correlation(summed(cells.products) / rows - means[0] * means[1], spreads[0], spreads[1])
 
 
-def _bounds(cells: CellCounts, grouping: Grouping, classes: tuple[tuple[int, ...], ...]) -> list[float]:
+def _bounds(
+    cells: CellCounts, grouping: Grouping, classes: tuple[tuple[int, ...], ...], model: int
+) -> list[float]:
     """Return the smallest and the largest gap that the rows of unknown group allow."""
     rows = _condition_rows(cells.rows, grouping, classes)
-    positives = _condition_rows(cells.positive[0], grouping, classes)
+    positives = _condition_rows(cells.positive[model], grouping, classes)
 
     def unknown(array: Ints, of: tuple[int, ...]) -> int:
         return int(array[grouping.unknown][:, list(of)].sum())
 
     found = [
-        gap_bounds(n, x, unknown(cells.rows, of), unknown(cells.positive[0], of))
+        gap_bounds(n, x, unknown(cells.rows, of), unknown(cells.positive[model], of))
         for n, x, of in zip(rows, positives, classes, strict=True)
     ]
     return [max(low for low, _ in found), max(high for _, high in found)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ class PredictionsFile:
         cells = CellCounts()
         rows = 0
         for table in self._read():
-            cells.update(self._batch(table, cells))
+            with _row_named(rows):
+                cells.update(self._batch(table, cells))
             rows += table.num_rows
         if not rows:
             raise InputError(f"{self.path} has no rows.")
@@ -70,8 +72,10 @@ class PredictionsFile:
             with self.path.open("rb") as file:
                 is_parquet = file.read(4) == b"PAR1"
             yield from self._read_parquet() if is_parquet else self._read_csv()
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"--predictions {self.path} cannot be read: {first_line(error)}") from error
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"--predictions {self.path} cannot be read: {first_line(error)}{_advice(error)}"
+            ) from error
 
     def _read_parquet(self) -> Iterator[Any]:
         with pq.ParquetFile(self.path) as file:
@@ -94,6 +98,10 @@ class PredictionsFile:
     def _check(self, columns: Sequence[str]) -> None:
         if self.prob is None and self.decision is None:
             raise InputError("predictions need a column of probabilities (--prob) or decisions (--decision).")
+        if len(columns) == 1 and (found := [mark for mark in ";\t|" if mark in columns[0]]):
+            raise InputError(
+                f"--predictions {self.path}: its columns are separated by {found[0]!r}; write it with commas."
+            )
         for name in self._columns:
             check_column(f"--predictions {self.path}", name, columns)
             if list(columns).count(name) > 1:
@@ -148,11 +156,12 @@ def _encoded(column: Any) -> Any:
 
 def _binary(name: str, column: Any) -> Ints:
     encoded = _encoded(column)
-    codes = []
+    codes: list[int] = []
     for value in encoded.dictionary.to_pylist():
         text = (value_text(value) or "").lower()
         if text not in ("0", "1", "false", "true", "0.0", "1.0"):
-            raise InputError(f"column '{name}' has {_words(value)}: expected 0 or 1 in every row.")
+            row = int(np.argmax(encoded.indices.to_numpy(zero_copy_only=False) == len(codes)))
+            raise _WrongCell(row, f"column '{name}' has {_words(value)}", "expected 0 or 1 in every row.")
         codes.append(int(text in ("1", "true", "1.0")))
     numbers: Ints = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return numbers
@@ -160,11 +169,34 @@ def _binary(name: str, column: Any) -> Ints:
 
 def _probabilities(name: str, column: Any) -> Floats:
     values: Floats = column.cast(pa.float64()).to_numpy()
-    wrong = values[~((values >= 0) & (values <= 1))]
+    wrong = np.flatnonzero(~((values >= 0) & (values <= 1)))
     if len(wrong):
-        found = _words(None if np.isnan(wrong[0]) else float(wrong[0]))
-        raise InputError(f"column '{name}' has {found}: expected a probability from 0 to 1 in every row.")
+        value = float(values[wrong[0]])
+        found = f"column '{name}' has {_words(None if np.isnan(value) else value)}"
+        raise _WrongCell(int(wrong[0]), found, "expected a probability from 0 to 1 in every row.")
     return values
+
+
+class _WrongCell(Exception):  # noqa: N818 - never leaves this file
+    """A value that cannot be, and its row within the batch."""
+
+
+@contextmanager
+def _row_named(rows_before: int) -> Iterator[None]:
+    try:
+        yield
+    except _WrongCell as error:
+        row, found, expected = error.args
+        raise InputError(f"{found} in data row {rows_before + row + 1:,}: {expected}") from None
+
+
+def _advice(error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
+        return "; save the file as UTF-8 (it may be cp1252, as Windows writes it)."
+    if "conversion error to double" in text:
+        return "; expected numbers such as 0.25 in the columns of probabilities."
+    return ""
 
 
 def _words(value: Any) -> str:

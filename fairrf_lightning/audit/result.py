@@ -15,7 +15,8 @@
                 mean_probability, auc, auc_error, calibration_error, of models with probabilities
       gaps      list of {gap: dDP | dEO | dEOdds, mode: hard | prob, estimable, left_out: [group names],
                 value, low, high, bounds: [smallest, largest] or null, against: null or
-                {value, low, high, difference, difference_low, difference_high, verdict}}
+                {value, low, high, difference, difference_low, difference_high, verdict, bounds,
+                difference_bounds: outer ones, [smallest, largest] or null}}
 
 A number that cannot be estimated is null. ``audit_groups.csv`` has a line for each group.
 """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairrf_lightning.audit.gaps import NOT_ESTIMABLE
+from fairrf_lightning.audit.gaps import NOT_ESTIMABLE, may_turn
 
 # Two tables, so that names and figures fit into 80 columns, which is also what a pipe gets.
 _DECISIONS = {
@@ -27,7 +27,7 @@ _SCORES = {
 
 
 def print_audit(result: Mapping[str, Any]) -> None:
-    """Print a table of groups and one of gaps for each grouping; of two models, first their accuracies."""
+    """Print a table of groups and one of gaps for each grouping; of two models also changes."""
     console = Console()
     if result["accuracy_difference"]:
         console.print(_accuracy(result))
@@ -40,16 +40,15 @@ def print_audit(result: Mapping[str, Any]) -> None:
         if has_scores:
             console.print(_groups(f"{title}: scores", grouping, overall, _SCORES))
         console.print(_gaps(grouping, result["level"]))
+        if any(gap["against"] for gap in grouping["gaps"]):
+            console.print(_changes(grouping, result["level"]))
         for line in _notes(grouping, result):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _accuracy(result: Mapping[str, Any]) -> Table:
-    table = Table(title="Accuracy of all rows")
+    table = _comparison("Accuracy of all rows", "value", result["level"])
     change = result["accuracy_difference"]
-    level = f"{100 * result['level']:g} % interval"
-    for name in ("accuracy", "other model", "difference", level, "verdict"):
-        table.add_column(name)
     values = (result["overall"]["accuracy"], result["against"]["accuracy"], change["value"])
     table.add_row(*map(number, values), span(change["low"], change["high"]), change["verdict"])
     return table
@@ -72,16 +71,28 @@ def _groups(
 
 def _gaps(grouping: Mapping[str, Any], level: float) -> Table:
     table = Table(title=Text(f"Gaps by {grouping['name']}"))
-    compares = any(gap["against"] for gap in grouping["gaps"])
-    names = ["gap", "mode", "value", f"{100 * level:g} % interval"]
-    for name in names + (["other model", "difference", "verdict"] if compares else []):
+    for name in ("gap", "mode", "value", f"{100 * level:g} % interval"):
         table.add_column(name)
     for gap in grouping["gaps"]:
-        row = [gap["gap"], gap["mode"], number(gap["value"]), span(gap["low"], gap["high"])]
+        table.add_row(gap["gap"], gap["mode"], number(gap["value"]), span(gap["low"], gap["high"]))
+    return table
+
+
+def _changes(grouping: Mapping[str, Any], level: float) -> Table:
+    """Return the gaps beside the other model's: one table for all would not fit into 80 columns."""
+    table = _comparison(f"Change of the gaps by {grouping['name']}", "gap", level)
+    for gap in grouping["gaps"]:
         if other := gap["against"]:
             ends = span(other["difference_low"], other["difference_high"])
-            row += [number(other["value"]), f"{number(other['difference'])} ({ends})", other["verdict"]]
-        table.add_row(*row)
+            sizes = number(other["value"]), number(other["difference"])
+            table.add_row(f"{gap['gap']} {gap['mode']}", *sizes, ends, other["verdict"])
+    return table
+
+
+def _comparison(title: str, first: str, level: float) -> Table:
+    table = Table(title=Text(title))
+    for name in (first, "other", "change", f"{100 * level:g} % interval", "verdict"):
+        table.add_column(name)
     return table
 
 
@@ -98,12 +109,25 @@ def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
                 f"{gap['gap']} of these rows is between {low:.3f} and {high:.3f}, whatever the groups of the "
                 f"{grouping['unknown_rows']:,} rows of unknown {grouping['name']}."
             )
+            lines += _other_bounds(gap)
         if gap["mode"] == "hard" and gap["left_out"]:
             absent = "; ".join(gap["left_out"])
             lines.append(
                 f"{gap['gap']} leaves out groups with fewer than {result['min_rows']} such rows: {absent}."
             )
     return lines
+
+
+def _other_bounds(gap: Mapping[str, Any]) -> Iterator[str]:
+    other = gap["against"]
+    if not other:
+        return
+    (low, high), (least, most) = other["bounds"], other["difference_bounds"]
+    turns = f"; '{other['verdict']}' need not hold with them" if may_turn(other) else ""
+    yield (
+        f"{gap['gap']} of the other model is between {low:.3f} and {high:.3f}, so the change is between "
+        f"{least:.3f} and {most:.3f} (outer bounds: both worst cases need not come together){turns}."
+    )
 
 
 def not_compared(grouping: Mapping[str, Any], rows: int) -> int:

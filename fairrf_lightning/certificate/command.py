@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from fairrf_lightning.certificate.proxies import Proxies, read_proxies, sample_p
 from fairrf_lightning.certificate.show import print_certificate, statements
 from fairrf_lightning.checkpoint_check import load_checkpoint, weights_digest
 from fairrf_lightning.datamodules.table_spec import check_column
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_writable
 from fairrf_lightning.option_parser import OptionParser
 
 
@@ -28,6 +29,8 @@ def run_certify(args: Sequence[str]) -> None:
         raise InputError("certify needs what is known of S: name either --proxies or --audit-sample.")
     if not 0 < options.level < 1:
         raise InputError(f"--level {options.level}: expected a number between 0 and 1, such as 0.95.")
+    if options.output is not None:
+        _check_output(Path(options.output))
     rows = evaluate_checkpoint(rest, options.split)
     proxies = _proxies(options, rows)
     certificate = certify(
@@ -44,16 +47,32 @@ def run_certify(args: Sequence[str]) -> None:
         write_certificate(certificate, Path(options.output), **about)
 
 
+def _check_output(path: Path) -> None:
+    """Refuse a file that cannot be written, before the work."""
+    if path.is_dir():
+        raise InputError(f"--output {path}: this is a folder; name a file in it, such as certificate.json.")
+    with _writing(path):
+        check_writable(path.parent)
+
+
 def write_certificate(certificate: Certificate, path: Path, **about: str) -> None:
     """Write a certificate as JSON, with its plain words."""
     content = about | certificate.to_dict() | {"statements": list(statements(certificate))}
     part = path.with_name(f"{path.name}.part")
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         part.replace(path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        raise InputError(f"--output {path}: cannot be written: {error.strerror}") from error
+        raise InputError(
+            f"--output {path}: cannot be written ({error.strerror}); name a file in another folder."
+        ) from error
 
 
 def option_parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fairrf_lightning.certificate.certify import Certificate, Mode
+from fairrf_lightning.report.wording import points
 
 _NAMES: dict[Mode, str] = {"prob": "probabilities", "hard": "decisions"}
 _METHODS = {
@@ -38,11 +39,12 @@ def statements(certificate: Certificate) -> Iterator[str]:
     for mode, bound in certificate.rows.items():
         yield (
             f"Certain for these {certificate.num_rows:,} rows, {condition}: the mean of the {_NAMES[mode]} "
-            f"for '{known.group}' minus that of all others is between {bound.low:.3f} and {bound.high:.3f}; "
-            f"dDP is at most {bound.bound:.3f}."
+            f"for '{known.group}' minus that of all others is between {points(bound.low)} and "
+            f"{points(bound.high)}; dDP is at most {points(bound.bound)}."
         )
         if bound.low > 0 or bound.high < 0:
-            yield f"A gap is certain: dDP of the {_NAMES[mode]} is at least {_least(certificate, mode):.3f}."
+            least = points(_least(certificate, mode))
+            yield f"A gap is certain: dDP of the {_NAMES[mode]} is at least {least}."
     yield from _population(certificate)
     if certificate.widened:
         yield (
@@ -59,7 +61,7 @@ def _population(certificate: Certificate) -> Iterator[str]:
     if not found:
         yield "The rows are too few for a statement about the population that they were drawn from."
         return
-    figures = " and ".join(f"{value:.3f} ({_NAMES[mode]})" for mode, value in found.items())
+    figures = " and ".join(f"{points(value)} ({_NAMES[mode]})" for mode, value in found.items())
     given = "" if certificate.proxies.level is not None else ", if the figures given for S hold there"
     yield (
         f"For the population that the rows were drawn from, dDP is at most {figures} with "

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fairrf_lightning.audit.gaps import may_turn
 from fairrf_lightning.audit.tables import not_compared
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
@@ -16,7 +17,7 @@ from fairrf_lightning.report.extremes import about_groups
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
-from fairrf_lightning.report.wording import listing, points
+from fairrf_lightning.report.wording import LINEAR_ONLY, listing, points
 
 # The first are drawn, all stand in the table.
 _RATES = {
@@ -61,11 +62,13 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
     verdict, against = gaps_verdict(gaps, accuracy), accuracy_against(result)
     if other:
         verdict = comparison_verdict(gaps, other, accuracy, against)
-    about = " on ".join(str(source[name]) for name in ("path", "data") if source[name])
+    ours = source.get("kind") == "checkpoint"
+    on = f" on {source['data']}" if source["data"] else ""
+    rows = f"{result['rows']:,} rows"
     return Facts(
-        title=f"Audit of {about}",
+        title=f"Audit of {Path(source['path']).name}{on}",
         subject=str(source["path"]),
-        split=f"{source['split']} split" if source["split"] else f"{result['rows']:,} rows",
+        split=f"{source['split']} split, {rows}" if source["split"] else rows,
         made=now(),
         verdict=with_groups(verdict, result),
         accuracy=accuracy,
@@ -75,7 +78,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         groups=audit_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
-        notes=[*several_gaps(gaps), *left_out(result)],
+        notes=[*several_gaps(gaps), *left_out(result), *([LINEAR_ONLY] if ours else [])],
         absent={
             "comparison": Absent(
                 "Nothing was named to compare with.", "python train.py audit --against OTHER ..."
@@ -129,7 +132,25 @@ def with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
                 f"The {grouping['name']} of {grouping['unknown_rows']:,} rows is not known. Whatever it is, "
                 f"{listing(bounds)} on all rows; the intervals do not include this."
             )
+        sentences += _changes_with_unknown(grouping)
     return replace(verdict, sentences=[*verdict.sentences, *sentences])
+
+
+def _changes_with_unknown(grouping: Mapping[str, Any]) -> Iterator[str]:
+    """Say how the gaps compare with the other model's, whatever the groups of the unknown rows are."""
+    found = {gap["gap"]: gap["against"] for gap in grouping["gaps"] if (gap["against"] or {}).get("bounds")}
+    if not found:
+        return
+    changes = (
+        f"{name} between {points(low, signed=True)} and {points(high, signed=True)}"
+        for name, (low, high) in ((name, of["difference_bounds"]) for name, of in found.items())
+    )
+    yield (
+        f"With these rows the change is: {listing(changes)} (outer bounds: the worst cases of the two models "
+        "need not come together)."
+    )
+    if turning := [f"{name} ({of['verdict']})" for name, of in found.items() if may_turn(of)]:
+        yield f"So the rows of unknown {grouping['name']} could turn the verdict on {listing(turning)}."
 
 
 def audit_gaps(result: Mapping[str, Any]) -> list[Gap]:

@@ -56,7 +56,7 @@ def known_of(facts: Facts) -> list[tuple[str, str]]:
 def figures_of(facts: Facts) -> Mapping[str, Sequence[Figure]]:
     """Return the figures of each section."""
     return {
-        "gaps": [forest(facts)] if facts.gaps else [],
+        "gaps": [forest(facts)] if any(gap.estimate.is_known for gap in facts.gaps) else [],
         "groups": group_bars(facts),
         "front": front_figures(facts.fronts),
         "training": [] if facts.training is None else training_figures(facts.training),

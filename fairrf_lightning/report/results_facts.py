@@ -14,6 +14,7 @@ from fairrf_lightning.experiments.recommend import SETTING_COLUMNS, Recommendati
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Data, Estimate, Facts, Front, Gap, Point
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, unmeasured_verdict
+from fairrf_lightning.report.wording import LINEAR_ONLY
 
 _GAPS = {"dEO": "eo_gap", "dDP": "dp_gap"}
 _OPTIONS = ["backbone", "dropout", "statistic", "given", "rule", "related", "epochs", "pretrain_epochs"]
@@ -87,7 +88,7 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
         versions=package_versions(),
         absent=_absent()
         | ({"comparison": _VANILLA} if gaps else {"gaps": NO_S, "comparison": NO_S, "front": NO_S}),
-        notes=[_SEEDS_NOTE],
+        notes=[_SEEDS_NOTE, LINEAR_ONLY],
     )
 
 
@@ -118,7 +119,11 @@ def reproduction_facts(results: pd.DataFrame) -> Facts | None:
         configuration=_configuration(results),
         versions=package_versions(),
         absent=_absent() | {"data": Absent("Three data sets: docs/data.md describes them.")},
-        notes=[_SEEDS_NOTE, "S is out of the inputs of all models here; reproduction.md has the rest."],
+        notes=[
+            _SEEDS_NOTE,
+            "S is out of the inputs of all models here; reproduction.md has the rest.",
+            LINEAR_ONLY,
+        ],
     )
 
 

@@ -32,6 +32,7 @@ from fairrf_lightning.report.run_audit import audit_run
 from fairrf_lightning.report.run_facts import configuration, data_facts, measured, training
 from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps, unmeasured_verdict
+from fairrf_lightning.report.wording import LINEAR_ONLY
 
 _NO_S = "The data do not say which group a row belongs to, so no gap can be measured."
 
@@ -79,7 +80,7 @@ def run_facts(
         configuration=configuration(run.config),
         versions=run.record.get("versions") or package_versions(),
         absent=_absent(run, found.why),
-        notes=[*several_gaps(gaps), *left_out(found.audit)],
+        notes=[*several_gaps(gaps), *left_out(found.audit), LINEAR_ONLY],
     )
 
 
@@ -103,7 +104,8 @@ def _measure(
     audit = audit_run(run, against, groups)
     if isinstance(audit, Absent):
         return _Measured(split, accuracy, gaps, [], audit.reason)
-    return _Measured("test split", audit_accuracy(audit), audit_gaps(audit), audit_groups(audit), "", audit)
+    split = f"test split, {audit['rows']:,} rows"
+    return _Measured(split, audit_accuracy(audit), audit_gaps(audit), audit_groups(audit), "", audit)
 
 
 def _subject(run: RunFolder) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.report.facts import Absent, Data, Estimate, Facts, Front, Point, Verdict
 from fairrf_lightning.report.now import now
-from fairrf_lightning.report.wording import percent, points
+from fairrf_lightning.report.wording import LINEAR_ONLY, percent, points
 
 _GAPS = {"val_eo_gap": "dEO", "val_dp_gap": "dDP", "val_eodds_gap": "dEOdds"}
 _ACCURACY = "val_acc"
@@ -71,6 +71,7 @@ def sweep_facts(
         configuration=configuration,
         versions=package_versions(),
         absent=dict.fromkeys(("gaps", "groups", "comparison", "training", "certificate"), fit),
+        notes=[LINEAR_ONLY],
     )
 
 

@@ -33,8 +33,8 @@ def comparison_verdict(
         tone, title = "unknown", f"Whether it is fairer than {other} cannot be estimated"
     else:
         title = f"No difference in fairness from {other} shown"
-    sentences = [*_differences(gaps), *_accuracy(accuracy, against)]
-    return Verdict(tone, title, sentences)
+    sentences = [*_largest(gaps), *_differences(gaps), *_accuracy(accuracy, against)]
+    return Verdict(tone, title + _remaining(gaps), sentences)
 
 
 def gaps_verdict(gaps: Sequence[Gap], accuracy: Estimate | None) -> Verdict:
@@ -70,10 +70,24 @@ def unmeasured_verdict(
 
 def several_gaps(gaps: Sequence[Gap]) -> list[str]:
     """Return what to know of many intervals at once, if there are many."""
-    count = sum(gap.mode == "hard" for gap in gaps)
+    count = sum(of is not None and of.has_interval for gap in gaps for of in (gap.estimate, gap.other))
     if count <= 3:
         return []
     return [f"Each of the {count} intervals holds at 95 % by itself; that all hold at once is less sure."]
+
+
+def _remaining(gaps: Sequence[Gap]) -> str:
+    """Return the size of the largest gap for the headline: fairer than another model may still be unfair."""
+    sizes = [gap.estimate.value for gap in gaps if gap.estimate.is_known]
+    return f"; its largest gap is {points(max(sizes))}" if sizes else ""
+
+
+def _largest(gaps: Sequence[Gap]) -> Iterator[str]:
+    known = [gap for gap in gaps if gap.estimate.is_known]
+    if known:
+        worst = max(known, key=lambda gap: gap.estimate.value)
+        ends = f" (95 % interval {interval(worst.estimate)})" if worst.estimate.has_interval else ""
+        yield f"The largest gap of this model is {_name(worst, gaps)}: {points(worst.estimate.value)}{ends}."
 
 
 def _in(names: Sequence[str], changes: Mapping[str, object]) -> str:

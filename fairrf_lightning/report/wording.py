@@ -24,6 +24,10 @@ GAP_SUBJECT = {
     "dEOdds": "the true or the false positive rates",
 }
 NOT_ESTIMABLE = "not estimable"
+# What no report of our own models leaves out.
+LINEAR_ONLY = (
+    "FairRF removes linear dependence on the related features that were named; it cannot know others."
+)
 NONE = "\N{EN DASH}"
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.suggest.limits import chi_square_cdf, effect_limits
 
 _DRAWS = 1000
 _MOST_ROWS = 2000  # of which the measure is taken; enough for two digits
@@ -32,9 +33,10 @@ class Association:
 
     Args:
         value: The measure, chance taken off.
-        low: Lower limit of its 95 % interval (bootstrap).
+        low: Lower limit of its 95 % interval; above 0 exactly if the p value, not corrected, is below 0.05.
         high: Upper limit.
-        p_value: Probability of as much in shuffled rows, corrected for the number of columns (Holm).
+        p_value: Probability of as much in shuffled rows (chi-square with their moments), corrected for the
+            number of columns (Holm).
     """
 
     value: float
@@ -51,7 +53,7 @@ def associations(
     Args:
         columns: Columns of numbers or categories, missing values allowed.
         other: S or the label.
-        seed: Seed of the bootstrap, of the shuffles, and of the rows if there are many.
+        seed: Seed of the shuffles, and of the rows if there are many.
     """
     rng = np.random.default_rng(seed)
     known = np.flatnonzero(other.notna().to_numpy())
@@ -65,11 +67,7 @@ def associations(
     size = len(known)
     shuffles = np.array([rng.permutation(size) for _ in range(_DRAWS)])
     shuffled = np.stack([column[shuffles] for column in groups.T])
-    draws = rng.multinomial(size, np.full(size, 1 / size), size=_DRAWS // 2) / size
-    found = {
-        name: _measure(design(column.iloc[known]), groups, shuffled, draws)
-        for name, column in columns.items()
-    }
+    found = {name: _measure(design(column.iloc[known]), groups, shuffled) for name, column in columns.items()}
     return _holm(found)
 
 
@@ -115,39 +113,59 @@ def _explained(basis: Array, groups: Array) -> float:
     return float(((basis.T @ groups) ** 2).sum() / (len(groups) * (share * (1 - share)).sum()))
 
 
-def _corrected(explained: float, rank: int, size: int, chance: int = 1) -> float:
-    """Return the measure, with what ``chance`` rounds of sampling explain taken off."""
-    return float(np.sqrt(np.clip(explained - chance * rank / (size - 1), 0.0, 1.0)))
+def _corrected(explained: float, rank: int, size: int) -> float:
+    """Return the measure, with what chance explains taken off."""
+    return float(np.sqrt(np.clip(explained - rank / (size - 1), 0.0, 1.0)))
 
 
-def _measure(matrix: Array, groups: Array, shuffled: Array, draws: Array) -> Association:
+def _measure(matrix: Array, groups: Array, shuffled: Array) -> Association:
+    """Measure a column; one distribution gives test and interval, so that they agree."""
     basis = _orthonormal(matrix)
     size, rank = basis.shape
     explained = _explained(basis, groups)
     share = groups.mean(axis=0)
     by_chance = ((shuffled @ basis) ** 2).sum(axis=(0, 2)) / (size * (share * (1 - share)).sum())
-    p_value = (1 + int((by_chance >= explained - 1e-9).sum())) / (1 + len(by_chance))
     value = _corrected(explained, rank, size)
-    # A resample adds its own chance to that of the sample.
-    again = [_corrected(one, rank, size, chance=2) for one in _resampled(basis, groups, draws).tolist()]
-    low, high = np.quantile(again, [0.025, 0.975])
-    return Association(value, min(float(low), value), max(float(high), value), p_value)
+    squared, chance = float(_squared_angle(explained)), _squared_angle(by_chance)
+    mean, variance = float(chance.mean()), float(chance.var())
+    if variance < 1e-12 * mean**2 or not rank:  # a constant, or as many categories as rows
+        return Association(value, 0.0, 1.0 if rank else 0.0, 1.0)
+    freedom = (
+        2 * mean**2 / variance
+    )  # of the chi-square distribution with the mean and variance of the shuffles
+    statistic = freedom * squared / mean
+    spread = max(1.0, _variance(basis, groups) * freedom / (4 * mean * squared)) if squared else 1.0
+    low, high = (
+        float(np.sin(min(np.sqrt(effect * mean / freedom), np.pi / 2)))
+        for effect in effect_limits(statistic, freedom, spread)
+    )
+    return Association(value, min(low, value), max(high, value), 1 - chi_square_cdf(statistic, freedom))
 
 
-def _resampled(basis: Array, groups: Array, draws: Array) -> Array:
-    """Return the share explained in each resample, ``(draws,)``; ``draws`` weigh the rows."""
-    size, rank = basis.shape
-    if not rank:
-        return np.zeros(len(draws))
-    mean, share = draws @ basis, draws @ groups
-    squares = (basis[:, :, None] * basis[:, None, :]).reshape(size, -1)
-    products = (basis[:, :, None] * groups[:, None, :]).reshape(size, -1)
-    inner = (draws @ squares).reshape(len(draws), rank, rank) - mean[:, :, None] * mean[:, None, :]
-    cross = (draws @ products).reshape(len(draws), rank, -1) - mean[:, :, None] * share[:, None, :]
-    found = (cross * (np.linalg.pinv(inner, rcond=1e-9, hermitian=True) @ cross)).sum(axis=(1, 2))
-    variation = (share * (1 - share)).sum(axis=1)
-    result: Array = np.divide(found, variation, out=np.zeros_like(found), where=variation > 0)
-    return result
+def _variance(basis: Array, groups: Array) -> float:
+    """Return the variance of the squared angle, from what each row adds to it (infinitesimal jackknife).
+
+    Rare groups in rare categories make it larger than for columns that tell nothing.
+    """
+    size = len(groups)
+    share = groups.mean(axis=0)
+    apart, scores = groups - share, basis * np.sqrt(size)
+    variation = (share * (1 - share)).sum()
+    common = scores.T @ apart / size
+    explained = (common**2).sum() / variation
+    if not 0 < explained < 1 - 1e-9:
+        return 0.0
+    told = scores @ common
+    adds = (2 * (told * apart).sum(axis=1) - (told**2).sum(axis=1)) / variation - explained
+    adds -= explained * (apart @ (1 - 2 * share)) / variation
+    slope = np.arcsin(np.sqrt(explained)) / np.sqrt(explained * (1 - explained))
+    return float(slope**2 * (adds**2).mean() / size)
+
+
+def _squared_angle(explained: float | Array) -> Array:
+    """Return the square of the angle whose sine is the measure: there the noise is the same for all sizes."""
+    angle: Array = np.arcsin(np.sqrt(np.clip(explained, 0.0, 1.0)))
+    return angle**2
 
 
 def _holm(found: Mapping[str, Association]) -> dict[str, Association]:

@@ -137,10 +137,17 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", "--groups is not given"),
         ("--groups race --nonsense 1", "--nonsense 1: not an option"),
         ("--groups prob", "combinations of values"),
+        ("--groups sex,target", "--groups target: this column is the true class"),
         ("--groups prob,other", "too many to be groups"),
-        ("--groups race --target sex", "column 'sex' has the value .*: expected 0 or 1"),
-        ("--groups race --prob more", "column 'more' has the value 2.0: expected a probability"),
-        ("--groups race --prob holes", "column 'holes' has an empty cell: expected a probability"),
+        ("--groups race --target sex", "column 'sex' has the value '.' in data row 1: expected 0 or 1"),
+        (
+            "--groups race --prob more",
+            "column 'more' has the value 2.0 in data row 1: expected a probability",
+        ),
+        (
+            "--groups race --prob holes",
+            "column 'holes' has an empty cell in data row 8: expected a probability",
+        ),
         ("--groups race --level 95", "level is 95"),
         ("--groups race --level abc", "--level: invalid float value"),
         ("--groups race --threshold 2", "--threshold 2"),
@@ -163,12 +170,51 @@ def test_bad_input_is_told(options: str, message: str, capsys: pytest.CaptureFix
 def test_a_folder_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     write_predictions()
     main(["audit", "--predictions", "p.csv", "--groups", "sex"])
-    for command in (["audit", "--predictions", "p.csv", "--groups", "sex"], ["report", "audit"]):
+    # The file of predictions is not there: what cannot be written is told before it is read.
+    for command in (["audit", "--predictions", "none.csv", "--groups", "sex"], ["report", "audit"]):
         with pytest.raises(SystemExit):
             main([*command, "--out", "p.csv/below"])
         printed = capsys.readouterr().err
         assert printed.startswith("error: p.csv/below: cannot be written to (Not a directory); name another")
         assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"prob;target;sex\n0.5;1;f\n", "p.csv: its columns are separated by ';'; write it with commas."),
+        (b"prob,target,sex\n0.5,1,\xfc\n", "invalid UTF8 data; save the file as UTF-8"),
+        (b"prob,target,sex,\xfc\n0.5,1,f,1\n", "save the file as UTF-8"),
+        (b"prob,target,sex\nhigh,1,f\n", "invalid value 'high'; expected numbers such as 0.25"),
+    ],
+)
+def test_what_to_do_with_other_kinds_of_csv_is_told(
+    content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("p.csv").write_bytes(content)
+    with pytest.raises(SystemExit):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_row_of_a_wrong_value_counts_the_batches_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    rows = write_predictions()
+    rows.loc[1233, "target"] = 3
+    rows.to_parquet("p.parquet")
+    with pytest.raises(InputError, match="'target' has the value 3 in data row 1,234: expected 0 or 1"):
+        PredictionsFile(Path("p.parquet"), "target", ("sex",), "prob").count()
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_checkpoint_without_data_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", "--ckpt_path", "best.ckpt"])
+    assert "error: --data is not given: name the data of the checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("cli")
@@ -194,6 +240,27 @@ def test_names_and_figures_are_whole_in_80_columns(
         assert f"{(group['prob'] >= 0.5).mean():.4f}" in line
         assert f"{group['prob'].mean():.4f}" in scores
     assert "…" not in printed
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_comparison_of_two_models_has_a_line_for_each_gap_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = write_predictions()
+    rows["unfair"] = rows["prob"].where(rows["sex"] == "f", 0.9 - rows["target"] / 2)
+    rows.to_csv("p.csv", index=False)
+    for columns in (["--prob", "unfair", "--against", "prob"], ["--prob", "prob", "--against", "unfair"]):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex", *columns])
+        lines = capsys.readouterr().out.splitlines()
+        result = read_audit()
+        shown = {f"│ {gap['gap']} {gap['mode']} ": gap["against"] for gap in result["groupings"][0]["gaps"]}
+        shown[f"│ {result['overall']['accuracy']:.4f} "] = result["accuracy_difference"]
+        for start, other in shown.items():
+            (line,) = [line for line in lines if line.startswith(start) and "beyond noise" in line]
+            assert f"│ {other.get('difference', other['value']):.4f} " in line
+            assert f" {other['verdict']} " in line
+            assert len(line) <= 80
 
 
 @pytest.mark.usefixtures("cli")

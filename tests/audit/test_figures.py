@@ -18,10 +18,13 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from fairrf_lightning.audit import cells as cells_module
 from fairrf_lightning.audit.command import count_rows
+from fairrf_lightning.audit.gaps import may_turn
 from fairrf_lightning.audit.missing import gap_bounds
 from fairrf_lightning.audit.result import audit
+from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
 from fairrf_lightning.metrics.paired_proportions import paired_difference_interval
+from fairrf_lightning.report.audit_facts import audit_facts
 
 METRICS = {
     "accuracy": accuracy_score,
@@ -278,3 +281,41 @@ def test_rows_of_unknown_group_give_bounds_not_a_refusal() -> None:
         if gap["bounds"]:
             assert gap["bounds"][0] <= gap["value"] <= gap["bounds"][1]
     assert grouping(result, "sex")["gaps"][0]["bounds"] is None
+
+
+def test_the_change_stays_in_its_bounds_for_all_memberships() -> None:
+    rng = np.random.default_rng(0)
+    sex = np.array(["f"] * 25 + ["m"] * 26 + [None] * 8, dtype=object)
+    target, probs = rng.integers(0, 2, len(sex)), rng.random((2, len(sex)))
+    result = audit(count_rows(target, probs, pd.DataFrame({"sex": sex})), ["sex"], source={})
+    found = result["groupings"][0]["gaps"][0]["against"]
+    (least, most), (low, high) = found["difference_bounds"], found["bounds"]
+    others = []
+    for members in itertools.product("fm", repeat=8):
+        women = np.concatenate([sex[:-8], members]) == "f"
+        gap, other = (abs(p[women].mean() - p[~women].mean()) for p in probs >= 0.5)
+        others.append(other)
+        assert least - 1e-9 <= gap - other <= most + 1e-9
+    assert low - 1e-9 <= min(others) <= low + 1 / 25
+    assert max(others) == pytest.approx(high)
+
+
+@pytest.mark.parametrize("unknown", [20, 600])
+def test_a_verdict_that_the_unknown_rows_could_turn_says_so(
+    unknown: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turns = unknown == 600
+    rng = np.random.default_rng(0)
+    sex = np.array(["f", "m"] * 500 + [None] * unknown, dtype=object)
+    unfair = np.where(sex == "m", 0.4, 0.0) + 0.6 * rng.random(len(sex))
+    probs = np.stack([rng.random(len(sex)), unfair])
+    cells = count_rows(rng.integers(0, 2, len(sex)), probs, pd.DataFrame({"sex": sex}))
+    result = audit(cells, ["sex"], source={"path": "p", "data": None, "split": None, "against": "unfair"})
+    against = result["groupings"][0]["gaps"][0]["against"]
+    assert against["verdict"] == "fairer, beyond noise"
+    assert (against["difference_bounds"][1] >= 0) == turns == may_turn(against)
+    print_audit(result)
+    assert ("'fairer, beyond noise' need not hold with them" in capsys.readouterr().out) == turns
+    said = " ".join(audit_facts(result).verdict.sentences)
+    assert "With these rows the change is: dDP between" in said
+    assert ("could turn the verdict on dDP (fairer, beyond noise)" in said) == turns

@@ -73,7 +73,7 @@ def test_published_figures_give_a_certificate(run: Run, capsys: pytest.CaptureFi
     assert found["correlations"]["decile_score"] == [0.25, 0.35]
     for mode in ("prob", "hard"):
         assert found["rows"][mode]["low"] <= found["measured"][mode] <= found["rows"][mode]["high"]
-        assert f"dDP is at most {found['rows'][mode]['bound']:.3f}" in printed
+        assert f"dDP is at most {100 * found['rows'][mode]['bound']:.1f} points" in printed
         assert found["population"][mode] >= found["rows"][mode]["bound"] - 0.02
     assert "if the figures given for S hold on them" in printed
     assert "measured, as the data tell S after all" in printed
@@ -126,12 +126,26 @@ def test_errors_are_a_few_lines(
     assert "Traceback" not in error
 
 
-def test_output_that_cannot_be_written_is_an_error(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("proxies.yaml").write_text("share: 0.5\ncorrelations: {decile_score: [0.2, 0.4]}\n")
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("file/c.json", "--output file/c.json: cannot be written (Not a directory); name a file in another"),
+        ("folder", "--output folder: this is a folder; name a file in it"),
+    ],
+)
+def test_output_that_cannot_be_written_is_told_before_the_work(
+    output: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    with pytest.raises(SystemExit):
-        run("--proxies", "proxies.yaml", "--output", "file/certificate.json")
-    assert "--output file/certificate.json: cannot be written" in capsys.readouterr().err
+    Path("folder").mkdir()
+    with pytest.raises(SystemExit):  # not even the checkpoint was looked for
+        main(["certify", "--ckpt_path", "none.ckpt", "--proxies", "none.yaml", "--output", output])
+    assert message in capsys.readouterr().err
 
 
 def some_rows(size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -161,4 +175,4 @@ def test_a_gap_that_is_certain_is_said_to_be() -> None:
     a = np.array([0.7, 0.7])
     found = certify(preds, columns, Proxies(["a", "b"], Box(a, a), (0.5, 0.5), "g", "file"))
     assert found.rows["prob"].low > 0
-    assert any(f"at least {found.rows['prob'].low:.3f}" in line for line in statements(found))
+    assert any(f"at least {100 * found.rows['prob'].low:.1f} points" in line for line in statements(found))

@@ -15,7 +15,8 @@ from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.cli import main
 from fairrf_lightning.report.audit_facts import audit_facts
 from fairrf_lightning.report.facts import Estimate
-from fairrf_lightning.report.wording import interval, points
+from fairrf_lightning.report.page import figures_of, render_card, render_page
+from fairrf_lightning.report.wording import LINEAR_ONLY, interval, points
 
 Cli = Callable[[str], None]
 FIT = "fit --data synthetic --data.n_rows 2000 --trainer.max_epochs=2"
@@ -109,6 +110,18 @@ def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
     assert facts.groups[0].note == "too few rows"
     assert facts.split == "2 rows"
     assert not facts.notes
+    assert not figures_of(facts)["gaps"], "an empty axis shows nothing"
+    assert "No gap is estimable from these rows" in render_page(facts)
+
+
+def test_the_page_of_an_audit_says_what_was_audited(result: dict[str, Any]) -> None:
+    path = "lightning_logs/version_0/checkpoints/last.ckpt"
+    source = {"kind": "checkpoint", "path": path, "data": "compas", "split": "test"}
+    ours = audit_facts(result | {"source": result["source"] | source})
+    assert (ours.title, ours.subject) == ("Audit of last.ckpt on compas", path)
+    assert ours.split == "test split, 2 rows"
+    assert LINEAR_ONLY in render_card(ours)
+    assert LINEAR_ONLY not in render_card(audit_facts(result)), "anybody's model"
 
 
 def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict[str, Any]) -> None:

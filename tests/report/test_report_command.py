@@ -90,6 +90,8 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
     assert f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95% conf" in card
     assert f"{100 * found['rows']['prob']['bound']:.2f}" in card
     assert "| income | " in card
+    assert all(line in card for line in ("with all other rows together, while the gaps above", " points."))
+    assert not re.search(r"dDP is at most 0\.\d{3}", card), "points, as all of the page"
     (RUN / "certificate.json").rename("mine.json")
     again = torch.load(best, weights_only=True)
     again["state_dict"]["backbone.0.bias"] += 0.1
