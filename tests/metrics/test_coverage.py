@@ -1,6 +1,6 @@
-"""95 % intervals hold the true gap, or difference of two models, in 93 to 97 % of 2,000 samples (five groups: 500).
+"""95 % intervals hold the true gap, or difference of two models, in 93 to 97 % of 2,000 samples.
 
-The full table is printed by benchmarks/interval_coverage.py.
+A difference in five groups is tried on 500. The full table is printed by benchmarks/interval_coverage.py.
 """
 
 from __future__ import annotations
