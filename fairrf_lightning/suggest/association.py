@@ -130,9 +130,8 @@ def _measure(matrix: Array, groups: Array, shuffled: Array) -> Association:
     mean, variance = float(chance.mean()), float(chance.var())
     if variance < 1e-12 * mean**2 or not rank:  # a constant, or as many categories as rows
         return Association(value, 0.0, 1.0 if rank else 0.0, 1.0)
-    freedom = (
-        2 * mean**2 / variance
-    )  # of the chi-square distribution with the mean and variance of the shuffles
+    # Of the chi-square distribution with the mean and variance of the shuffles.
+    freedom = 2 * mean**2 / variance
     statistic = freedom * squared / mean
     spread = max(1.0, _variance(basis, groups) * freedom / (4 * mean * squared)) if squared else 1.0
     low, high = (
