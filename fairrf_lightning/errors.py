@@ -45,11 +45,9 @@ def check_writable(folder: Path) -> None:
 
 
 @contextmanager
-def writing_to(folder: str | Path) -> Iterator[None]:
-    """Say in one line that a folder cannot be written to."""
+def writing_to(path: str | Path, advice: str = "name another folder by --out") -> Iterator[None]:
+    """Say in one line that a folder or file cannot be written to, and what to do."""
     try:
         yield
     except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be written to ({error.strerror}); name another folder by --out."
-        ) from error
+        raise InputError(f"{path}: cannot be written to ({error.strerror}); {advice}.") from error

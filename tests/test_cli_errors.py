@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
@@ -172,11 +173,20 @@ def test_an_unknown_command_names_all_commands(cli: Cli, capsys: pytest.CaptureF
     assert "did you mean 'reproduce'" in capsys.readouterr().err
 
 
-def test_a_folder_without_the_right_to_write_is_refused(tmp_path: Path) -> None:
-    check_writable(tmp_path / "new" / "below")
-    assert not list(tmp_path.iterdir()), "nothing is made"
-    tmp_path.chmod(0o500)
-    if os.access(tmp_path, os.W_OK):
-        pytest.skip("root may write everywhere")
-    with pytest.raises(PermissionError):
-        check_writable(tmp_path / "new")
+def test_a_folder_without_the_right_to_write_is_refused() -> None:
+    # Not tmp_path: the child below, if the tests run as root, may not look into root's own folders.
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        check_writable(folder / "new" / "below")
+        assert not list(folder.iterdir()), "nothing is made"
+        folder.chmod(0o555)
+        if not (child := os.fork()):
+            if os.getuid() == 0:
+                os.setuid(65534)  # root may write everywhere
+            try:
+                check_writable(folder / "new")
+            except PermissionError:
+                os._exit(13)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
+        folder.chmod(0o700)

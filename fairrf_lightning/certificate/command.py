@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from fairrf_lightning.certificate.proxies import Proxies, read_proxies, sample_p
 from fairrf_lightning.certificate.show import print_certificate, statements
 from fairrf_lightning.checkpoint_check import load_checkpoint, weights_digest
 from fairrf_lightning.datamodules.table_spec import check_column
-from fairrf_lightning.errors import InputError, check_writable
+from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.option_parser import OptionParser
 
 
@@ -51,7 +50,7 @@ def _check_output(path: Path) -> None:
     """Refuse a file that cannot be written, before the work."""
     if path.is_dir():
         raise InputError(f"--output {path}: this is a folder; name a file in it, such as certificate.json.")
-    with _writing(path):
+    with writing_to(f"--output {path}", "name a file in another folder"):
         check_writable(path.parent)
 
 
@@ -59,20 +58,10 @@ def write_certificate(certificate: Certificate, path: Path, **about: str) -> Non
     """Write a certificate as JSON, with its plain words."""
     content = about | certificate.to_dict() | {"statements": list(statements(certificate))}
     part = path.with_name(f"{path.name}.part")
-    with _writing(path):
+    with writing_to(f"--output {path}", "name a file in another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         part.replace(path)
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"--output {path}: cannot be written ({error.strerror}); name a file in another folder."
-        ) from error
 
 
 def option_parser() -> argparse.ArgumentParser:

@@ -129,7 +129,10 @@ def test_errors_are_a_few_lines(
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("file/c.json", "--output file/c.json: cannot be written (Not a directory); name a file in another"),
+        (
+            "file/c.json",
+            "--output file/c.json: cannot be written to (Not a directory); name a file in another",
+        ),
         ("folder", "--output folder: this is a folder; name a file in it"),
     ],
 )
