@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairrf_lightning.metrics.decisions import decision_summary
 from fairrf_lightning.metrics.rate_gap import rate_gap
 from fairrf_lightning.metrics.related import FeaturePenalties
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -30,7 +31,7 @@ class StackedMetrics:
         self._related = FeaturePenalties(self._penalty).to(self._penalty.weights.device)
         self._rows = 0
         self._loss: Tensor | float = 0.0
-        self._right: Tensor | float = 0.0
+        self._decided: dict[str, Tensor | int] = dict.fromkeys(("tp", "fp", "tn", "fn"), 0)
         self._counts: Tensor | float = 0.0
         self._sums: dict[str, Tensor | float] = {"hard": 0.0, "prob": 0.0}
 
@@ -41,7 +42,7 @@ class StackedMetrics:
         hard = probs >= 0.5
         self._rows += target.shape[-1]
         self._loss = self._loss + loss.double() * target.shape[-1]
-        self._right = self._right + (hard == (target.unsqueeze(1) > 0.5)).sum(-1)
+        self._count_decisions(hard, target.unsqueeze(1) > 0.5)
         self._related.update(probs, related_of(batch).unsqueeze(1), target.unsqueeze(1))
         if "groups" not in batch:
             return
@@ -56,7 +57,7 @@ class StackedMetrics:
         by_feature = self._related.compute().view_as(self._penalty.weights)  # torchmetrics squeezes
         loss, total = torch.as_tensor(self._loss) / self._rows, self._penalty.total(by_feature)
         values = {"loss": loss, "penalty": total, "objective": loss + total}
-        values |= {"acc": torch.as_tensor(self._right) / self._rows}
+        values |= decision_summary(**{name: torch.as_tensor(n) for name, n in self._decided.items()})
         for mode, sums in self._sums.items() if isinstance(self._counts, Tensor) else ():
             suffix = "" if mode == "hard" else "_prob"
             rates = self._rates(torch.as_tensor(sums))
@@ -66,6 +67,15 @@ class StackedMetrics:
                 values[f"{name}_mean_deviation{suffix}"] = rate_gap(chosen, "mean_deviation")
         names = (f"penalty/{name}" for name in self._penalty.feature_names)
         return values | dict(zip(names, by_feature.unbind(-1), strict=True))
+
+    def _count_decisions(self, hard: Tensor, positive: Tensor) -> None:
+        cells = {
+            "tp": hard & positive,
+            "fp": hard & ~positive,
+            "tn": ~hard & ~positive,
+            "fn": ~hard & positive,
+        }
+        self._decided = {name: self._decided[name] + cell.sum(-1) for name, cell in cells.items()}
 
     def _cells(self, target: Tensor, groups: Tensor) -> Tensor:
         """Return which rows are positives and negatives of each group, ``(S, N, 2, G)``."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import BinaryStatScores
 
+from fairrf_lightning.metrics.decisions import decision_summary
 from fairrf_lightning.metrics.gaps import (
     DemographicParityGap,
     EqualizedOddsGap,
@@ -75,9 +76,8 @@ class EvaluationMetrics(nn.Module):
 
     def _accuracy(self) -> dict[str, Tensor]:
         tp, fp, tn, fn, _ = self.scores.compute()
-        right, rows = tp + tn, tp + fp + tn + fn
-        low, high = wilson_interval(right, rows)
-        return {"acc": right / rows.clamp(min=1), "acc_low": low, "acc_high": high}
+        low, high = wilson_interval(tp + tn, tp + fp + tn + fn)
+        return decision_summary(tp, fp, tn, fn) | {"acc_low": low, "acc_high": high}
 
     @torch.no_grad()
     def reset(self) -> None:
