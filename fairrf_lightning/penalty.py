@@ -70,6 +70,11 @@ class RelatedFeaturePenalty(nn.Module):
     tensor(0.1904)
     >>> penalty.weights
     tensor([0.5000, 0.5000])
+
+    Attributes:
+        enabled: Whether the penalty is on; ``PretrainCallback`` switches it.
+        penalised_steps: Number of training batches so far with the penalty on.
+        updates: Number of updates of lambda so far.
     """
 
     weights: Tensor
@@ -105,6 +110,8 @@ class RelatedFeaturePenalty(nn.Module):
         self.given: Given = given
         self.from_logits = from_logits
         self.enabled = True
+        self.penalised_steps = 0
+        self.updates = 0
         self._pending: list[Tensor] = []
         models = values.shape
         columns = [c for feature in related.values() for c in feature]
@@ -201,22 +208,27 @@ class RelatedFeaturePenalty(nn.Module):
         # Out of place: autograd may still hold the old weights between forward and backward.
         self.weights = solve_lambda(penalties, beta, rule, self.chosen).to(self.weights.dtype)
         self._pending = []
+        self.updates += 1
         return penalties
 
     @torch.no_grad()
     def _remember(self, moments: Moments) -> None:
+        self.penalised_steps += 1
         # Merged only now and then: merging in each step would cost more than the penalty itself.
         self._pending.append(moments.pack().detach())
         if len(self._pending) == _MOST_PENDING:
             self._pending = [merge_moments(torch.stack(self._pending)).pack()]
 
-    def get_extra_state(self) -> Tensor:
-        """Return the moments gathered since the last update, part of the module's ``state_dict``."""
-        return torch.stack(self._pending) if self._pending else self.weights.new_empty(0)
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return the counters and the moments since the last update, part of the ``state_dict``."""
+        pending = torch.stack(self._pending) if self._pending else self.weights.new_empty(0)
+        return {"pending": pending, "penalised_steps": self.penalised_steps, "updates": self.updates}
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Go on gathering where the checkpoint was."""
-        self._pending = list(state.to(self.weights.device))
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Resume from the state of a checkpoint."""
+        self._pending = list(state["pending"].to(self.weights.device))
+        self.penalised_steps = state["penalised_steps"]
+        self.updates = state["updates"]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RelatedFeaturePenalty:  # noqa: FBT001, FBT002 - nn.Module's signature
         kept = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}

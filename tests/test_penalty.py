@@ -432,3 +432,20 @@ def test_each_stacked_model_may_have_its_own_features() -> None:
 def test_models_without_features_are_refused(chosen: Tensor) -> None:
     with pytest.raises(InputError, match="chosen"):
         RelatedFeaturePenalty({"a": [0]}, eta=torch.ones(2), chosen=chosen)
+
+
+def test_the_state_counts_penalised_steps_and_updates() -> None:
+    penalty = RelatedFeaturePenalty({"age": [0], "job": [1]}, eta=0.5)
+    inputs, logits = torch.randn(20, 2), torch.randn(20)
+    penalty.enabled = False
+    penalty(logits, inputs)
+    penalty.enabled = True
+    penalty(logits, inputs)
+    penalty(logits, inputs)
+    penalty.update_weights(beta=0.5)
+    penalty.eval()(logits, inputs)
+
+    restored = RelatedFeaturePenalty({"age": [0], "job": [1]})
+    restored.load_state_dict(penalty.state_dict())
+
+    assert (restored.penalised_steps, restored.updates) == (2, 1)

@@ -286,4 +286,4 @@ def test_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> None:
     run(tmp_path, every=7)
     checkpoint = torch.load(tmp_path / "step=7.ckpt", weights_only=True)
     assert checkpoint["callbacks"]["LambdaUpdateCallback"] == {"steps_since_update": 2, "last_global_step": 7}
-    assert checkpoint["state_dict"]["penalty._extra_state"].shape == (2, 3 + 3 * 3)
+    assert checkpoint["state_dict"]["penalty._extra_state"]["pending"].shape == (2, 3 + 3 * 3)

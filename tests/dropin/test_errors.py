@@ -223,7 +223,7 @@ def test_a_step_without_a_prediction_has_no_penalty() -> None:
     penalty = make_penalty()
     callback = LambdaUpdateCallback(penalty=penalty, every_n_steps=None)
     fit(Sometimes(), callback, max_steps=8)
-    assert len(penalty.get_extra_state()) == 4
+    assert penalty.penalised_steps == 4
 
 
 def test_the_penalty_and_lambda_are_logged() -> None:
