@@ -17,13 +17,15 @@ LESS_ACCURATE = "less accurate, beyond noise"
 
 
 def accuracy_difference(cells: CellCounts, level: float) -> dict[str, Any] | None:
-    """Return the first model's accuracy minus the second's on all rows; ``None`` of one model alone.
+    """Return the first model's accuracy minus the second's on all rows.
+
+    ``None`` for a single model, or without true labels.
 
     Args:
         cells: All counts.
         level: Confidence level.
     """
-    if cells.num_models < 2:
+    if cells.num_models < 2 or not cells.has_labels:
         return None
     negatives, positives = cells.rows.sum(0).tolist()
     accepted_alone = (cells.positive - cells.both).sum(1)  # (models, classes)

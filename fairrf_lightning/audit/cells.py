@@ -29,13 +29,13 @@ class Batch:
     """Some rows: what was predicted, what was true, and the cell of each.
 
     Args:
-        target: Classes 0 or 1.
+        target: Classes 0 or 1, or ``None`` without true labels.
         cells: Number of the cell of each row.
         decisions: Decisions 0 or 1 of each model, ``(models, N)``.
         probs: Probabilities of each model ``(models, N)``, or ``None``.
     """
 
-    target: Ints
+    target: Ints | None
     cells: Ints
     decisions: Ints
     probs: Floats | None
@@ -45,8 +45,11 @@ class Batch:
 class CellCounts:
     """Sums over the rows of each cell and class, for one model or two on the same rows.
 
+    Without true labels all rows are counted as class 0, and nothing is to be read from the classes.
+
     Args:
         names: Values of the attributes of each cell, ``None`` where unknown.
+        has_labels: Whether the rows have true labels.
     """
 
     names: list[tuple[str | None, ...]] = field(default_factory=list)
@@ -59,6 +62,7 @@ class CellCounts:
     bin_rows: Ints = field(default_factory=lambda: np.zeros((0, 2, CALIBRATION_BINS), np.int64))
     bin_sums: Floats = field(default_factory=lambda: np.zeros((0, 2, CALIBRATION_BINS)))
     has_probs: bool = False
+    has_labels: bool = True
     num_models: int = 1
     _kept: list[tuple[Ints, Floats]] | None = field(default_factory=list)
     _histogram: NDArray[np.uint32] = field(default_factory=lambda: np.zeros((0, 2, BINS), np.uint32))
@@ -80,7 +84,8 @@ class CellCounts:
     def update(self, batch: Batch) -> None:
         """Add rows."""
         self.num_models = len(batch.decisions)
-        key = batch.cells * 2 + batch.target
+        self.has_labels = batch.target is not None
+        key = batch.cells * 2 + (0 if batch.target is None else batch.target)
         self.rows += self._count(key)
         for model, decided in enumerate(batch.decisions):
             self.positive[model] += self._count(key, decided == 1)

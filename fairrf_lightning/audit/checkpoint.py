@@ -20,7 +20,7 @@ from fairrf_lightning.checkpoint_check import load_checkpoint
 from fairrf_lightning.cli import FairRFCLI, run_lightning_cli
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.quiet import quiet_lightning
 
@@ -72,6 +72,14 @@ class EvaluatedRows:
         return str(getattr(self.data, "name", type(self.data).__name__))
 
     @property
+    def notices(self) -> list[str]:
+        """What a reader must know of the model before any number."""
+        penalty = self.model.penalty
+        if float(penalty.eta) > 0 and penalty.penalised_steps == 0:
+            return [never_penalised(self.checkpoint, float(penalty.eta))]
+        return []
+
+    @property
     def related_matrix(self) -> Tensor:
         """The matrix that ``related_columns`` numbers the columns of."""
         return self.inputs if self.related is None else self.related
@@ -106,6 +114,15 @@ def evaluate_checkpoint(
     return _evaluate(model, data, path, split, attributes)  # type: ignore[arg-type]
 
 
+def never_penalised(name: str, eta: float) -> str:
+    """Return the notice that a model was trained without its penalty.
+
+    >>> never_penalised("last.ckpt", 0.3)
+    'last.ckpt is a vanilla model: eta is 0.3, but the penalty was on in no training step.'
+    """
+    return f"{name} is a vanilla model: eta is {eta:g}, but the penalty was on in no training step."
+
+
 class _MakeCLI(FairRFCLI):
     """Makes model and data for ``test``, and stops there."""
 
@@ -130,7 +147,7 @@ def _restore(model: Any, data: Any, path: str) -> None:
 def _evaluate(
     model: FairRFModule, data: TabularDataModule, path: str, split: Split, attributes: Sequence[str]
 ) -> EvaluatedRows:
-    batches = _predict(model, data, split)
+    batches = _predict(model, data, split, path)
     target = batches["target"].long()
     unknown = torch.full_like(target, -1)
     names = list(attributes) or ([] if data.sensitive is None else [data.sensitive])
@@ -154,12 +171,17 @@ def _evaluate(
 
 
 @torch.no_grad()
-def _predict(model: FairRFModule, data: TabularDataModule, split: Split) -> dict[str, Tensor]:
+def _predict(model: FairRFModule, data: TabularDataModule, split: Split, path: str) -> dict[str, Tensor]:
     model.eval()
     parts: list[dict[str, Tensor]] = []
     for batch in data.rows_of(split):
         probabilities = model.penalty.probabilities(model(batch["inputs"])).double()
         parts.append({"probabilities": probabilities, **batch})
+        if not bool(probabilities.isfinite().all()):
+            raise DivergedError(
+                f"{path}: the model predicts numbers that are not finite (NaN) for {split} rows, so there is "
+                "nothing to measure. Train again, for example with a lower --model.lr."
+            )
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fairrf_lightning.audit.cells import Batch, CellCounts
 from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
-from fairrf_lightning.audit.predictions import PredictionsFile
+from fairrf_lightning.audit.predictions import PredictionsFile, column_names
 from fairrf_lightning.audit.result import audit, write_audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.errors import InputError, check_writable, writing_to
@@ -24,6 +24,8 @@ from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report import end_with_report
 from fairrf_lightning.report.audit_facts import REPORTED_LEVEL, audit_facts
 from fairrf_lightning.report.facts import Facts
+
+_TARGET = "target"
 
 
 def run_audit(args: Sequence[str]) -> dict[str, Any]:
@@ -56,7 +58,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--predictions", help="CSV or Parquet file of predictions of any model.")
     add("--prob", help="Its column of probabilities; by default 'prob' if there is no --decision.")
     add("--decision", help="Its column of decisions; by default the probability against the threshold.")
-    add("--target", default="target", help="Its column of true classes.")
+    add(
+        "--target",
+        help="Its column of true classes; by default 'target' if there is one. Without true classes ('') "
+        "selection rates and dDP are measured, and nothing else.",
+    )
     add("--threshold", type=float, default=0.5, help="Probability from which on a decision is positive.")
     add("--level", type=float, default=0.95, help="Confidence level of the intervals of rates and gaps.")
     add("--min_rows", type=int, default=10, help="Groups with fewer rows are not estimable.")
@@ -88,15 +94,16 @@ def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, A
     attributes = _names(options.groups)
     if not attributes:
         raise InputError("--groups is not given: name the sensitive columns of the file, such as race,sex.")
-    if options.target in attributes:
+    named = options.target or _TARGET
+    if named in attributes:
         raise InputError(
-            f"--groups {options.target}: this column is the true class, not a group of people; name a "
+            f"--groups {named}: this column is the true class, not a group of people; name a "
             "sensitive column, or the true class by --target."
         )
     prob = options.prob or (None if options.decision else "prob")
     file = PredictionsFile(
         Path(options.predictions),
-        options.target,
+        _target(options),
         tuple(attributes),
         prob,
         options.decision,
@@ -107,22 +114,31 @@ def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, A
     return _audit(file.count(), attributes, options, source | {"data": None, "split": None})
 
 
+def _target(options: argparse.Namespace) -> str | None:
+    """Return the column of true classes that was named, or else the usual one if the file has it."""
+    if options.target is not None:
+        return str(options.target) or None
+    return _TARGET if _TARGET in column_names(Path(options.predictions)) else None
+
+
 def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, Any]:
     names = _names(options.groups)
     rows = evaluate_checkpoint(rest, options.split, names)
     attributes = [str(name) for name in rows.attributes]
     if not attributes:
         raise InputError("the data name no sensitive attribute: name columns by --groups.")
+    notices = rows.notices
     probabilities = [rows.probabilities.numpy()]
     if options.against:
         others = [*_without_checkpoint(rest), f"--ckpt_path={options.against}"]
         with quiet_lightning():  # of the same rows all was said
             other = evaluate_checkpoint(others, options.split, names)
         probabilities.append(_same_rows(rows, other))
+        notices = [*notices, *other.notices]
     cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes, options.threshold)
     source = {"kind": "checkpoint", "path": rows.checkpoint, "against": options.against}
     source |= {"data": rows.data_name, "split": rows.split}
-    return _audit(cells, attributes, options, source, rows.compared)
+    return _audit(cells, attributes, options, source, rows.compared, notices)
 
 
 def _audit(
@@ -131,6 +147,7 @@ def _audit(
     options: argparse.Namespace,
     source: dict[str, Any],
     compared: dict[str, list[str]] | None = None,
+    notices: Sequence[str] = (),
 ) -> dict[str, Any]:
     return audit(
         cells,
@@ -140,11 +157,12 @@ def _audit(
         level=options.level,
         threshold=options.threshold,
         min_rows=options.min_rows,
+        of_models=notices,
     )
 
 
 def count_rows(
-    target: np.ndarray[Any, Any],
+    target: np.ndarray[Any, Any] | None,
     probabilities: np.ndarray[Any, Any],
     attributes: pd.DataFrame,
     threshold: float = 0.5,
@@ -152,20 +170,30 @@ def count_rows(
     """Count rows in memory.
 
     Args:
-        target: Classes 0 or 1, ``(N,)``.
+        target: Classes 0 or 1, ``(N,)``, or ``None`` without true labels.
         probabilities: Of one model or two, ``(models, N)``.
-        attributes: Values of the sensitive attributes, one line a row; missing where unknown.
-        threshold: Probability from which on a decision is positive.
+        attributes: Values of the sensitive attributes, one line per row; missing where unknown. A table
+            without columns is one group.
+        threshold: Decision threshold.
+
+    Raises:
+        InputError: If a probability is not a number from 0 to 1.
     """
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():  # NaN fails as well
+        raise InputError("probabilities: expected numbers from 0 to 1 for every row and model.")
     cells = CellCounts()
-    codes = attributes.groupby(list(attributes.columns), dropna=False, observed=True).ngroup().to_numpy()
+    codes = np.zeros(len(attributes), np.int64)
+    if len(attributes.columns):
+        by = attributes.groupby(list(attributes.columns), dropna=False, observed=True)
+        codes = by.ngroup().to_numpy()
     first = attributes.iloc[np.unique(codes, return_index=True)[1]]
     numbers = [
         cells.number(tuple(None if pd.isna(value) else str(value) for value in values))
-        for values in first.itertuples(index=False)
+        for values in first.to_numpy(dtype=object)
     ]
     decisions = (probabilities >= threshold).astype(np.int64)
-    cells.update(Batch(target.astype(np.int64), np.array(numbers)[codes], decisions, probabilities))
+    labels = None if target is None else target.astype(np.int64)
+    cells.update(Batch(labels, np.array(numbers)[codes], decisions, probabilities))
     return cells
 
 

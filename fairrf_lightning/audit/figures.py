@@ -12,6 +12,8 @@ from fairrf_lightning.audit.cells import CellCounts, Ints
 from fairrf_lightning.metrics.intervals import wilson_interval
 
 NAN = float("nan")
+# Figures that need no true labels; all others are not applicable without them.
+_WITHOUT_LABELS = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high", "mean_probability"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _group_name(values: list[str]) -> str:
 def group_figures(
     cells: CellCounts, chosen: Ints, model: int = 0, *, level: float = 0.95
 ) -> dict[str, float | None]:
-    """Return the figures of one group; ``None`` where there are no rows to compute one from.
+    """Return the figures of one group; ``None`` where there are no rows, or no labels, to compute one from.
 
     Args:
         cells: All counts.
@@ -94,7 +96,8 @@ def group_figures(
         if model == 0:
             figures["auc"], figures["auc_error"] = auc(cells, chosen)
             figures["calibration_error"] = calibration_error(cells, chosen)
-    return {name: plain(value) for name, value in figures.items()}
+    known = _WITHOUT_LABELS if not cells.has_labels else figures
+    return {name: plain(value) if name in known else None for name, value in figures.items()}
 
 
 def auc(cells: CellCounts, chosen: Ints) -> tuple[float, float]:

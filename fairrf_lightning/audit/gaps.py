@@ -23,9 +23,11 @@ FAIRER = "fairer, beyond noise"
 LESS_FAIR = "less fair, beyond noise"
 NO_DIFFERENCE = "no difference shown"
 NOT_ESTIMABLE = "not estimable"
+NOT_APPLICABLE = "not applicable"  # without true labels
 
 # The classes of the rows that each condition of a gap is about.
 CONDITIONS = {"dDP": ((0, 1),), "dEO": ((1,),), "dEOdds": ((1,), (0,))}
+_EMPTY = {"value": None, "low": None, "high": None, "bounds": None, "against": None}
 
 
 def grouping_gaps(
@@ -41,6 +43,9 @@ def grouping_gaps(
     """
     modes = ["hard", "prob"] if cells.has_probs else ["hard"]
     for gap, classes in CONDITIONS.items():
+        if needs_labels(gap) and not cells.has_labels:
+            yield from ({"gap": gap, "mode": mode, "estimable": False, "left_out": []} | _EMPTY for mode in modes)
+            continue
         chosen = _condition_rows(cells.rows, grouping, classes)
         enough = (chosen >= min_rows).all(0)
         names = np.array(list(grouping.groups), dtype=object)
@@ -57,15 +62,19 @@ def grouping_gaps(
             }
 
 
+def needs_labels(gap: str) -> bool:
+    """Return whether a gap compares rows of one true class, so that it needs true labels."""
+    return CONDITIONS[gap] != ((0, 1),)
+
+
 def _gap(
     cells: CellCounts, grouping: Grouping, classes: tuple[tuple[int, ...], ...], mode: str, level: float
 ) -> dict[str, Any]:
-    empty = {"value": None, "low": None, "high": None, "bounds": None, "against": None}
     if len(grouping.groups) < 2:
-        return empty
+        return dict(_EMPTY)
     samples = [_sample(cells, grouping, classes, mode, model) for model in range(cells.num_models)]
     low, high = gap_interval(samples[0], level)
-    found: dict[str, Any] = empty | {
+    found: dict[str, Any] = _EMPTY | {
         name: plain(v.item()) for name, v in (("value", samples[0].gap), ("low", low), ("high", high))
     }
     bounds = []

@@ -171,6 +171,8 @@ def _from_pilot(options: argparse.Namespace) -> tuple[list[float], list[float]]:
         raise InputError(f"--grouping {name}: no such grouping; {did_you_mean(name, groupings)}")
     rows = "rows" if options.gap == "dDP" else "positives"
     labelled = groupings[name]["groups"]
+    if any(group[rows] is None for group in labelled):
+        raise InputError(f"--pilot {options.pilot}: it has no true labels, which --gap {options.gap} needs.")
     # The audit leaves smaller groups out of the gap, too.
     groups = [group for group in labelled if group[rows] >= fewest]
     if len(groups) < 2:

@@ -32,7 +32,7 @@ class PredictionsFile:
 
     Args:
         path: CSV file with a line of column names, or Parquet file.
-        target: Column of the true class, 0 or 1 (or false and true).
+        target: Column of the true class, 0 or 1 (or false and true); ``None`` without true labels.
         groups: Columns of the sensitive attributes; an empty cell is an unknown group.
         prob: Column of the probability of the positive class, or ``None``.
         decision: Column of the decision, 0 or 1; by default ``prob >= threshold``.
@@ -41,7 +41,7 @@ class PredictionsFile:
     """
 
     path: Path
-    target: str
+    target: str | None
     groups: tuple[str, ...]
     prob: str | None = None
     decision: str | None = None
@@ -66,16 +66,8 @@ class PredictionsFile:
         return list(dict.fromkeys(name for name in named if name is not None))
 
     def _read(self) -> Iterator[Any]:
-        if not self.path.is_file():
-            raise InputError(f"--predictions {self.path}: there is no such file.")
-        try:
-            with self.path.open("rb") as file:
-                is_parquet = file.read(4) == b"PAR1"
-            yield from self._read_parquet() if is_parquet else self._read_csv()
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"--predictions {self.path} cannot be read: {first_line(error)}{_advice(error)}"
-            ) from error
+        with _explained(self.path):
+            yield from self._read_parquet() if _is_parquet(self.path) else self._read_csv()
 
     def _read_parquet(self) -> Iterator[Any]:
         with pq.ParquetFile(self.path) as file:
@@ -84,13 +76,12 @@ class PredictionsFile:
                 yield pa.Table.from_batches([batch])
 
     def _read_csv(self) -> Iterator[Any]:
-        options = arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
-        text = {name: pa.string() for name in (*self.groups, self.target)}
+        text = {name: pa.string() for name in (*self.groups, self.target) if name is not None}
         text |= {name: pa.float64() for name in (self.prob, self.against) if name is not None}
         convert = arrow_csv.ConvertOptions(
             column_types=text, null_values=list(MISSING_VALUES), strings_can_be_null=True
         )
-        with arrow_csv.open_csv(self.path, options, convert_options=convert) as reader:
+        with arrow_csv.open_csv(self.path, _csv_options(), convert_options=convert) as reader:
             self._check(reader.schema.names)
             for batch in reader:
                 yield pa.Table.from_batches([batch])
@@ -111,7 +102,7 @@ class PredictionsFile:
                 )
 
     def _batch(self, table: Any, cells: CellCounts) -> Batch:
-        target = _binary(self.target, table.column(self.target))
+        target = None if self.target is None else _labels(self.target, table.column(self.target))
         codes = _cell_numbers([table.column(name) for name in self.groups], cells)
         probs = [_probabilities(name, table.column(name)) for name in (self.prob, self._second) if name]
         if self.decision is not None:
@@ -127,6 +118,36 @@ class PredictionsFile:
     @property
     def _second(self) -> str | None:
         return self.against if self.prob is not None else None
+
+
+def column_names(path: Path) -> list[str]:
+    """Return the names of the columns of a CSV or Parquet file."""
+    with _explained(path):
+        if _is_parquet(path):
+            return list(pq.read_schema(path).names)
+        with arrow_csv.open_csv(path, _csv_options()) as reader:
+            return list(reader.schema.names)
+
+
+def _csv_options() -> Any:
+    return arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    if not path.is_file():
+        raise InputError(f"--predictions {path}: there is no such file.")
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"--predictions {path} cannot be read: {first_line(error)}{_advice(error)}"
+        ) from error
 
 
 def _cell_numbers(columns: list[Any], cells: CellCounts) -> Ints:
@@ -165,6 +186,14 @@ def _binary(name: str, column: Any) -> Ints:
         codes.append(int(text in ("1", "true", "1.0")))
     numbers: Ints = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return numbers
+
+
+def _labels(name: str, column: Any) -> Ints:
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy()))
+        advice = "expected 0 or 1 in every row; --target '' audits without true labels."
+        raise _WrongCell(row, f"column '{name}' has an empty cell", advice)
+    return _binary(name, column)
 
 
 def _probabilities(name: str, column: Any) -> Floats:

@@ -3,6 +3,9 @@
 ``audit.json`` (schema 1) holds::
 
     schema, level, threshold, min_rows, rows
+    labels      whether the rows have true labels; without them only rows, selection_rate,
+                mean_probability and dDP are numbers, and all else is null
+    notices     what to read first: all decisions are the same, no labels, a penalty that never acted
     source      {kind: checkpoint | predictions, path, against, data, split}
     overall     figures of all rows, see below
     against     the same of the other model, without AUC and calibration, or null
@@ -18,13 +21,14 @@
                 {value, low, high, difference, difference_low, difference_high, verdict, bounds,
                 difference_bounds: outer ones, [smallest, largest] or null}}
 
-A number that cannot be estimated is null. ``audit_groups.csv`` has a line for each group.
+A number that cannot be estimated is null. ``audit_groups.csv`` has a line for each group; a name in it that
+a spreadsheet program would take for a formula has an apostrophe in front (``fairrf_lightning/csv_files.py``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,10 @@ from fairrf_lightning.audit.accuracy import accuracy_difference
 from fairrf_lightning.audit.cells import CellCounts
 from fairrf_lightning.audit.figures import group_figures, groupings
 from fairrf_lightning.audit.gaps import grouping_gaps
+from fairrf_lightning.audit.notices import notices
+from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import writing_to
+from fairrf_lightning.files import write_text
 
 SCHEMA = 1
 
@@ -49,6 +56,7 @@ def audit(
     level: float = 0.95,
     threshold: float = 0.5,
     min_rows: int = 10,
+    of_models: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the audit of counted predictions, as ``audit.json`` holds it.
 
@@ -60,14 +68,16 @@ def audit(
         level: Confidence level of all intervals.
         threshold: Probability from which on a decision was positive.
         min_rows: A group with fewer rows is not estimable.
+        of_models: Notices about the models, which join those of the rows.
     """
     every = np.arange(len(cells.names))
-    return {
+    result = {
         "schema": SCHEMA,
         "level": level,
         "threshold": threshold,
         "min_rows": min_rows,
         "rows": int(cells.rows.sum()),
+        "labels": cells.has_labels,
         "source": dict(source),
         "overall": group_figures(cells, every, level=level),
         "against": group_figures(cells, every, model=1, level=level) if cells.num_models == 2 else None,
@@ -87,6 +97,7 @@ def audit(
             for grouping in groupings(cells, attributes, compared or {})
         ],
     }
+    return result | {"notices": [*notices(result), *of_models]}
 
 
 def write_audit(result: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -96,15 +107,9 @@ def write_audit(result: Mapping[str, Any], folder: Path) -> list[Path]:
         for grouping in result["groupings"]
         for group in grouping["groups"]
     ]
-    texts = {
-        "audit.json": json.dumps(result, indent=2, allow_nan=False) + "\n",
-        "audit_groups.csv": pd.DataFrame(lines).to_csv(index=False),
-    }
-    paths = []
+    paths = [folder / "audit.json", folder / "audit_groups.csv"]
     with writing_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            unfinished = folder / f"{name}.part"
-            unfinished.write_text(text, encoding="utf-8")
-            paths.append(unfinished.replace(folder / name))
+        write_text(paths[0], json.dumps(result, indent=2, allow_nan=False) + "\n")
+        write_csv(pd.DataFrame(lines), paths[1])
     return paths

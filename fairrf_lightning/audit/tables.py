@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairrf_lightning.audit.gaps import NOT_ESTIMABLE, may_turn
+from fairrf_lightning.audit.gaps import NOT_APPLICABLE, NOT_ESTIMABLE, may_turn, needs_labels
+from fairrf_lightning.audit.notices import has_labels
 
 # Two tables, so that names and figures fit into 80 columns, which is also what a pipe gets.
 _DECISIONS = {
@@ -27,23 +28,40 @@ _SCORES = {
 
 
 def print_audit(result: Mapping[str, Any]) -> None:
-    """Print a table of groups and one of gaps for each grouping; of two models also changes."""
+    """Print a table of groups and one of gaps for each grouping; of two models also changes.
+
+    The notices come first, and again at the end: long tables move the first lines out of sight.
+    """
     console = Console()
+    _print_lines(console, result["notices"])
     if result["accuracy_difference"]:
         console.print(_accuracy(result))
     for grouping in result["groupings"]:
-        title = f"Groups by {grouping['name']}"
-        overall = result["overall"]
-        has_scores = "auc" in overall
-        observed = {} if has_scores else {"base_rate": _SCORES["base_rate"]}
-        console.print(_groups(title, grouping, overall, _DECISIONS | observed))
-        if has_scores:
-            console.print(_groups(f"{title}: scores", grouping, overall, _SCORES))
-        console.print(_gaps(grouping, result["level"]))
+        for figures, words in _figures(result):
+            title = f"Groups by {grouping['name']}{words}"
+            console.print(_groups(title, grouping, result["overall"], figures))
+        console.print(_gaps(grouping, result))
         if any(gap["against"] for gap in grouping["gaps"]):
             console.print(_changes(grouping, result["level"]))
-        for line in _notes(grouping, result):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _print_lines(console, _notes(grouping, result))
+    _print_lines(console, result["notices"])
+
+
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _figures(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, str], str]]:
+    """Yield the figures of each table of groups, and what its title adds."""
+    has_scores = "auc" in result["overall"]
+    if not has_labels(result):
+        predicted = {"mean_probability": _SCORES["mean_probability"]} if has_scores else {}
+        yield {"selection_rate": _DECISIONS["selection_rate"]} | predicted, ""
+        return
+    yield _DECISIONS | ({} if has_scores else {"base_rate": _SCORES["base_rate"]}), ""
+    if has_scores:
+        yield _SCORES, ": scores"
 
 
 def _accuracy(result: Mapping[str, Any]) -> Table:
@@ -69,12 +87,15 @@ def _groups(
     return table
 
 
-def _gaps(grouping: Mapping[str, Any], level: float) -> Table:
+def _gaps(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> Table:
     table = Table(title=Text(f"Gaps by {grouping['name']}"))
-    for name in ("gap", "mode", "value", f"{100 * level:g} % interval"):
+    for name in ("gap", "mode", "value", f"{100 * result['level']:g} % interval"):
         table.add_column(name)
     for gap in grouping["gaps"]:
-        table.add_row(gap["gap"], gap["mode"], number(gap["value"]), span(gap["low"], gap["high"]))
+        shown = number(gap["value"]), span(gap["low"], gap["high"])
+        if needs_labels(gap["gap"]) and not has_labels(result):
+            shown = (NOT_APPLICABLE, NOT_APPLICABLE)
+        table.add_row(gap["gap"], gap["mode"], *shown)
     return table
 
 
