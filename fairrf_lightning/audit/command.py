@@ -138,7 +138,7 @@ def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, An
     cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes, options.threshold)
     source = {"kind": "checkpoint", "path": rows.checkpoint, "against": options.against}
     source |= {"data": rows.data_name, "split": rows.split}
-    return _audit(cells, attributes, options, source, rows.compared, notices)
+    return _audit(cells, attributes, options, source, compared=rows.compared, notices=notices)
 
 
 def _audit(
@@ -146,6 +146,7 @@ def _audit(
     attributes: list[str],
     options: argparse.Namespace,
     source: dict[str, Any],
+    *,
     compared: dict[str, list[str]] | None = None,
     notices: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def count_rows(
     if not ((probabilities >= 0) & (probabilities <= 1)).all():  # NaN fails as well
         raise InputError("probabilities: expected numbers from 0 to 1 for every row and model.")
     cells = CellCounts()
-    codes = np.zeros(len(attributes), np.int64)
+    codes: np.ndarray[Any, Any] = np.zeros(len(attributes), np.int64)
     if len(attributes.columns):
         by = attributes.groupby(list(attributes.columns), dropna=False, observed=True)
         codes = by.ngroup().to_numpy()

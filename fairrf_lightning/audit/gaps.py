@@ -44,7 +44,8 @@ def grouping_gaps(
     modes = ["hard", "prob"] if cells.has_probs else ["hard"]
     for gap, classes in CONDITIONS.items():
         if needs_labels(gap) and not cells.has_labels:
-            yield from ({"gap": gap, "mode": mode, "estimable": False, "left_out": []} | _EMPTY for mode in modes)
+            for mode in modes:
+                yield {"gap": gap, "mode": mode, "estimable": False, "left_out": [], **_EMPTY}
             continue
         chosen = _condition_rows(cells.rows, grouping, classes)
         enough = (chosen >= min_rows).all(0)

@@ -26,8 +26,8 @@ def notices(result: Mapping[str, Any]) -> Iterator[str]:
         yield NO_LABELS
     elif result["overall"].get("base_rate") in (0, 1):
         yield (
-            f"Every true label is {result['overall']['base_rate']:g}: if these are not real labels, accuracy, "
-            "calibration, dEO and dEOdds mean nothing; --target '' leaves them out."
+            f"Every true label is {result['overall']['base_rate']:g}: if these are not real labels, "
+            "accuracy, calibration, dEO and dEOdds mean nothing; --target '' leaves them out."
         )
 
 

@@ -53,10 +53,14 @@ class Certificate:
             "num_rows": self.num_rows,
             "level": self.level,
             "widened": self.widened,
-            "rows": {mode: asdict(bound) | {"bound": bound.bound} for mode, bound in self.rows.items()},
+            "rows": {mode: asdict(bound) | _summary(bound) for mode, bound in self.rows.items()},
             "population": dict(self.population),
             "measured": dict(self.measured),
         }
+
+
+def _summary(bound: GapBound) -> dict[str, float | bool]:
+    return {"bound": bound.bound, "adds_nothing": bound.adds_nothing}
 
 
 def certify(

@@ -9,28 +9,34 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from rich.console import Console
 from torch import Tensor
 
 from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
 from fairrf_lightning.certificate.certify import ROWS_SHARE, Certificate, certify
-from fairrf_lightning.certificate.proxies import Proxies, read_proxies, sample_proxies
+from fairrf_lightning.certificate.proxies import Proxies, proxies_template, read_proxies, sample_proxies
 from fairrf_lightning.certificate.show import print_certificate, statements
 from fairrf_lightning.checkpoint_check import load_checkpoint, weights_digest
 from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.errors import InputError, check_writable, writing_to
+from fairrf_lightning.files import write_text
 from fairrf_lightning.option_parser import OptionParser
 
 
 def run_certify(args: Sequence[str]) -> None:
     """Certify a bound on the gap of a checkpoint, print it and write it if asked to."""
     options, rest = option_parser().parse_known_args(list(args))
-    if (options.proxies is None) == (options.audit_sample is None):
+    if options.template is None and (options.proxies is None) == (options.audit_sample is None):
         raise InputError("certify needs what is known of S: name either --proxies or --audit-sample.")
     if not 0 < options.level < 1:
         raise InputError(f"--level {options.level}: expected a number between 0 and 1, such as 0.95.")
-    if options.output is not None:
-        _check_output(Path(options.output))
+    for name in ("output", "template"):
+        if getattr(options, name) is not None:
+            _check_output(f"--{name}", Path(getattr(options, name)))
     rows = evaluate_checkpoint(rest, options.split)
+    if options.template is not None:
+        _write_template(rows, Path(options.template))
+        return
     proxies = _proxies(options, rows)
     certificate = certify(
         rows.probabilities,
@@ -46,22 +52,38 @@ def run_certify(args: Sequence[str]) -> None:
         write_certificate(certificate, Path(options.output), **about)
 
 
-def _check_output(path: Path) -> None:
-    """Refuse a file that cannot be written, before the work."""
+def _check_output(option: str, path: Path) -> None:
+    """Raise before the work if a file cannot be written."""
     if path.is_dir():
-        raise InputError(f"--output {path}: this is a folder; name a file in it, such as certificate.json.")
-    with writing_to(f"--output {path}", "name a file in another folder"):
+        raise InputError(f"{option} {path}: this is a folder; name a file in it, such as certificate.json.")
+    with writing_to(f"{option} {path}", "name a file in another folder"):
         check_writable(path.parent)
+
+
+def _write_template(rows: EvaluatedRows, path: Path) -> None:
+    """Write a file for ``--proxies`` in which nothing is known yet; a file that is there stays."""
+    if path.exists():
+        _print(f"{path} is there already; it was not changed.")
+        return
+    columns = rows.feature_names
+    if rows.related is None and rows.related_columns:
+        columns = [rows.feature_names[column] for of in rows.related_columns.values() for column in of]
+    with writing_to(f"--template {path}", "name a file in another folder"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, proxies_template(columns))
+    _print(f"Wrote {path}: replace the limits by what you know of S, and name it by --proxies.")
+
+
+def _print(line: str) -> None:
+    Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def write_certificate(certificate: Certificate, path: Path, **about: str) -> None:
     """Write a certificate as JSON, with its plain words."""
     content = about | certificate.to_dict() | {"statements": list(statements(certificate))}
-    part = path.with_name(f"{path.name}.part")
     with writing_to(f"--output {path}", "name a file in another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        part.replace(path)
+        write_text(path, json.dumps(content, indent=2) + "\n")
 
 
 def option_parser() -> argparse.ArgumentParser:
@@ -80,6 +102,7 @@ def option_parser() -> argparse.ArgumentParser:
     add("--columns", help="Features to take from the sample: age,job; by default the related ones.")
     add("--split", default="test", help="Rows to certify: test, val or train.")
     add("--level", type=float, default=0.95, help="Confidence level.")
+    add("--template", help="Write a file for --proxies with the related columns, to be filled in, and stop.")
     add("--output", help="JSON file to write the certificate to.")
     return parser
 

@@ -24,6 +24,7 @@ from fairrf_lightning.errors import InputError
 
 _CELLS = 64  # an interval of shares is cut into so many, each with its own worst case
 _TOLERANCE = 1e-6
+_MAX_SHARE_OF_TRIVIAL = 0.95
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,27 @@ class GapBound:
     def bound(self) -> float:
         """The largest possible absolute gap."""
         return max(self.high, -self.low)
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether the bound follows from S's share and the predictions alone, or almost."""
+        return adds_nothing(self.low, self.high, self.by_method["share"])
+
+
+def adds_nothing(low: float, high: float, trivial: float) -> bool:
+    """Return whether limits of the gap say hardly more than the bound from S's share alone.
+
+    They do if the bound is below 95 % of that one, or if a gap is certain.
+
+    Args:
+        low: Least possible gap.
+        high: Largest possible gap.
+        trivial: Bound of the absolute gap from S's share and the predictions alone.
+
+    >>> adds_nothing(-0.299, 0.2, 0.303), adds_nothing(-0.2, 0.1, 0.303), adds_nothing(-0.3, -0.1, 0.303)
+    (True, False, False)
+    """
+    return max(high, -low) > _MAX_SHARE_OF_TRIVIAL * trivial - 1e-9 and low <= 0 <= high
 
 
 def gap_bound(

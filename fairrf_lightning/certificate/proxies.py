@@ -71,6 +71,27 @@ def read_proxies(path: str, columns: Sequence[str]) -> Proxies:
     return Proxies(names, Box(low, high), share, str(content.get("group", "S = 1")), path)
 
 
+def proxies_template(columns: Sequence[str]) -> str:
+    """Return a file for :func:`read_proxies` that claims next to nothing, to be filled in.
+
+    Args:
+        columns: Encoded columns whose correlation with S may be known.
+    """
+    limits = yaml.safe_dump(
+        {"correlations": {name: [-1.0, 1.0] for name in columns}},
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=None,
+    )
+    return (
+        "# Replace the limits by what a census or a survey says; leave out what is not known.\n"
+        "group: S = 1            # a name for the group\n"
+        "share: [0.01, 0.99]     # the group's share of people\n"
+        "# Each column's correlation with S, from -1 to 1: a number or [low, high].\n"
+        f"{limits}"
+    )
+
+
 def sample_proxies(
     path: str,
     data: TabularDataModule,

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fairrf_lightning.certificate.certify import Certificate, Mode
+from fairrf_lightning.certificate.gap import GapBound
+from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.report.wording import points
 
 _NAMES: dict[Mode, str] = {"prob": "probabilities", "hard": "decisions"}
@@ -37,6 +39,9 @@ def statements(certificate: Certificate) -> Iterator[str]:
         else f"with {certificate.level:.0%} confidence if the sample was drawn at random from them"
     )
     for mode, bound in certificate.rows.items():
+        if bound.adds_nothing:
+            yield _nothing(mode, bound, known.group)
+            continue
         yield (
             f"Certain for these {certificate.num_rows:,} rows, {condition}: the mean of the {_NAMES[mode]} "
             f"for '{known.group}' minus that of all others is between {points(bound.low)} and "
@@ -56,10 +61,23 @@ def statements(certificate: Certificate) -> Iterator[str]:
     yield "Nothing is said of dEO, of accuracy by group, of other groups or of causes."
 
 
+def _nothing(mode: Mode, bound: GapBound, group: str) -> str:
+    if not bound.spread:
+        return f"Of the {_NAMES[mode]} this certificate says nothing: {SAME_DECISION}."
+    return (
+        f"Of the {_NAMES[mode]} this certificate adds nothing: dDP is at most {points(bound.bound)}, and the "
+        f"share of '{group}' and the {_NAMES[mode]} alone already give {points(bound.by_method['share'])}. "
+        "What is known of the columns is too little; this is no evidence of fairness."
+    )
+
+
 def _population(certificate: Certificate) -> Iterator[str]:
-    found = {mode: value for mode, value in certificate.population.items() if value is not None}
-    if not found:
+    known = {mode: value for mode, value in certificate.population.items() if value is not None}
+    if not known:
         yield "The rows are too few for a statement about the population that they were drawn from."
+        return
+    found = {mode: value for mode, value in known.items() if not certificate.rows[mode].adds_nothing}
+    if not found:
         return
     figures = " and ".join(f"{points(value)} ({_NAMES[mode]})" for mode, value in found.items())
     given = "" if certificate.proxies.level is not None else ", if the figures given for S hold there"

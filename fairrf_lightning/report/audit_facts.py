@@ -9,14 +9,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairrf_lightning.audit.gaps import may_turn
+from fairrf_lightning.audit.gaps import may_turn, needs_labels
+from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
 from fairrf_lightning.audit.tables import not_compared
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.report.commands import certificate_commands, report_commands
 from fairrf_lightning.report.extremes import about_groups
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
-from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps
+from fairrf_lightning.report.run_folder import RunFolder
+from fairrf_lightning.report.verdict import (
+    comparison_verdict,
+    empty_comparison_verdict,
+    gaps_verdict,
+    same_decision_verdict,
+    several_gaps,
+    without_headline,
+)
 from fairrf_lightning.report.wording import LINEAR_ONLY, listing, points
 
 # The first are drawn, all stand in the table.
@@ -33,8 +43,6 @@ _ORDER = ("dEO", "dDP", "dEOdds")
 _MODEL = (
     "An audit is about a model's decisions, not about how it was trained; the report of its run has this."
 )
-_RUN = "python train.py report lightning_logs/version_N"
-_CERTIFY = "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml"
 
 
 def read_audit(path: Path) -> dict[str, Any]:
@@ -57,11 +65,8 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
             f"a report has intervals at {REPORTED_LEVEL}; audit without --level {result['level']}."
         )
     source = result["source"]
-    gaps, accuracy = audit_gaps(result), audit_accuracy(result)
-    other = str(source["against"] or "")
-    verdict, against = gaps_verdict(gaps, accuracy), accuracy_against(result)
-    if other:
-        verdict = comparison_verdict(gaps, other, accuracy, against)
+    gaps, other = audit_gaps(result), str(source["against"] or "")
+    verdict = audit_verdict(result, other)
     ours = source.get("kind") == "checkpoint"
     on = f" on {source['data']}" if source["data"] else ""
     rows = f"{result['rows']:,} rows"
@@ -70,42 +75,81 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         subject=str(source["path"]),
         split=f"{source['split']} split, {rows}" if source["split"] else rows,
         made=now(),
-        verdict=with_groups(verdict, result),
-        accuracy=accuracy,
+        verdict=verdict,
+        accuracy=audit_accuracy(result),
         other=other,
-        accuracy_against=against,
+        accuracy_against=accuracy_against(result),
         gaps=gaps,
         groups=audit_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
         notes=[*several_gaps(gaps), *left_out(result), *([LINEAR_ONLY] if ours else [])],
-        absent={
-            "comparison": Absent(
-                "Nothing was named to compare with.", "python train.py audit --against OTHER ..."
-            ),
-            "front": Absent(
-                "One model is one point. A grid shows what others reach.", "python train.py grid"
-            ),
-            "training": Absent(_MODEL, _RUN),
-            "certificate": Absent("Where groups are not known, a certificate bounds dDP.", _CERTIFY),
-            "data": Absent(_MODEL, _RUN),
-        },
+        absent=_absent(source),
+        notices=without_headline(_notices(result), verdict),
     )
 
 
-def audit_accuracy(result: Mapping[str, Any]) -> Estimate:
-    """Return the accuracy of all rows."""
-    return _estimate(result["overall"], "accuracy")
+def _notices(result: Mapping[str, Any]) -> list[str]:
+    found = result.get("notices")  # files of older audits do not have it
+    return list(notices(result) if found is None else found)
+
+
+def _absent(source: Mapping[str, Any]) -> dict[str, Absent]:
+    run = _run_of(source)
+    again = "" if run is None else report_commands(run)
+    return {
+        "comparison": Absent("Nothing was named to compare with; the option --against of audit does it."),
+        "front": Absent("One model is one point. The report of a grid shows what others reach."),
+        "training": Absent(_MODEL, again),
+        "certificate": Absent(
+            "Where groups are not known, a certificate bounds dDP.",
+            "" if run is None else certificate_commands(run),
+        ),
+        "data": Absent(_MODEL, again),
+    }
+
+
+def _run_of(source: Mapping[str, Any]) -> RunFolder | None:
+    """Return the run that a checkpoint is of, if it lies in the folder of one."""
+    folders = Path(source["path"]).parents
+    if source.get("kind") != "checkpoint" or len(folders) < 2 or not (folders[1] / "config.yaml").is_file():
+        return None
+    return RunFolder(folders[1])
+
+
+def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
+    """Return the headline of an audit: gaps of a model that gives everyone the same decision are not named.
+
+    Args:
+        result: The audit.
+        other: Name of the model that is compared with, or nothing.
+    """
+    gaps, accuracy, against = audit_gaps(result), audit_accuracy(result), accuracy_against(result)
+    if has_same_decision(result["overall"]):
+        return same_decision_verdict(accuracy, against)
+    if other and has_same_decision(result["against"]):
+        verdict = empty_comparison_verdict(gaps, other, accuracy, against)
+    elif other:
+        verdict = comparison_verdict(gaps, other, accuracy, against)
+    else:
+        verdict = gaps_verdict(gaps, accuracy)
+    return with_groups(verdict, result)
+
+
+def audit_accuracy(result: Mapping[str, Any]) -> Estimate | None:
+    """Return the accuracy of all rows; ``None`` without true labels."""
+    return _estimate(result["overall"], "accuracy") if has_labels(result) else None
 
 
 def accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
     """Return the accuracy of the model compared with and the difference, if there is one."""
-    if not result.get("against"):
+    accuracy = audit_accuracy(result)
+    if not result.get("against") or accuracy is None:
         return None
     other = _estimate(result["against"], "accuracy")
     found = result.get("accuracy_difference")  # files of older audits do not have it
     if found is None:
-        return AccuracyAgainst(other, Estimate(audit_accuracy(result).value - other.value))
+        return AccuracyAgainst(other, Estimate(accuracy.value - other.value))
     return AccuracyAgainst(other, _estimate(found, "value", "low", "high"))
 
 
@@ -154,23 +198,25 @@ def _changes_with_unknown(grouping: Mapping[str, Any]) -> Iterator[str]:
 
 
 def audit_gaps(result: Mapping[str, Any]) -> list[Gap]:
-    """Return all gaps, of decisions before those of probabilities."""
+    """Return all gaps, of decisions before those of probabilities; without true labels dDP only."""
     found = [
         gap
         for grouping in result["groupings"]
         for gap in sorted(_gaps(grouping), key=lambda gap: _ORDER.index(gap.name))
+        if has_labels(result) or not needs_labels(gap.name)
     ]
     return sorted(found, key=lambda gap: gap.mode)
 
 
 def audit_groups(result: Mapping[str, Any]) -> list[GroupRates]:
-    """Return the rates of all groups."""
+    """Return the rates of all groups; without true labels selection rates only."""
+    rates = _RATES if has_labels(result) else {"selection_rate": _RATES["selection_rate"]}
     return [
         GroupRates(
             grouping["name"],
             group["name"],
             int(group["rows"]),
-            {words: _estimate(group, name) for name, words in _RATES.items() if name in group},
+            {words: _estimate(group, name) for name, words in rates.items() if name in group},
             "" if group["estimable"] else "too few rows",
         )
         for grouping in result["groupings"]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fairrf_lightning.certificate.gap import adds_nothing
 from fairrf_lightning.checkpoint_check import weights_digest
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.report.facts import Certificate, CertifiedGap
@@ -38,8 +39,22 @@ def certificate_facts(path: Path, checkpoint: Path | None = None) -> Certificate
         level = found["known_at_level"]
         sure = "if the given figures hold" if level is None else f"with {found['level']:.0%} confidence"
         claim = f"Without S, dDP of decisions is certified to be at most {points(gaps[0].bound)}, {sure}"
+        trivial = gaps[0].by_method[METHODS["share"]]
+        is_vacuous = adds_nothing(gaps[0].low, gaps[0].high, trivial)
+        if is_vacuous:
+            claim = (
+                "The certificate adds nothing about the decisions: what is known of S does not bound their "
+                f"dDP better than its share alone, {points(trivial)}"
+            )
         return Certificate(
-            claim, str(found["group"]), str(found["source"]), gaps, limits, (low, high), statements
+            claim,
+            str(found["group"]),
+            str(found["source"]),
+            gaps,
+            limits,
+            (low, high),
+            statements,
+            is_vacuous,
         )
     except InputError:  # a ValueError, too
         raise

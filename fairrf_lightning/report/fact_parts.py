@@ -111,6 +111,7 @@ class Certificate:
         correlations: Limits of each column's correlation with S.
         share: Limits of the group's share.
         statements: The certificate in plain words.
+        adds_nothing: Whether the bound on the decisions follows from the share of S alone.
     """
 
     claim: str
@@ -120,6 +121,7 @@ class Certificate:
     correlations: Mapping[str, tuple[float, float]]
     share: tuple[float, float]
     statements: Sequence[str] = ()
+    adds_nothing: bool = False
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class Facts:
         split: The rows that the figures are from.
         made: When the report was written.
         verdict: The headline.
+        notices: What the reader must know before any number, such as that the penalty never acted.
         accuracy: The model's accuracy.
         other: The name of the model that it is compared with.
         accuracy_against: The accuracy beside that model's.
@@ -93,6 +94,7 @@ class Facts:
     versions: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, Absent] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    notices: Sequence[str] = ()
 
     def has(self, section: str) -> bool:
         """Whether there are facts for one of :data:`SECTIONS`."""

@@ -13,7 +13,7 @@ from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.cli_errors import explain
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report.facts import Absent
 from fairrf_lightning.report.run_folder import RunFolder
@@ -27,10 +27,15 @@ def audit_run(
     Args:
         run: The run.
         against: Another run on the same rows; that it cannot be compared is an error.
-        groups: Sensitive columns; by default S of the data.
+        groups: Sensitive columns; by default S of the data. Data without S have no groupings.
+
+    Raises:
+        DivergedError: If the model predicts numbers that are not finite.
     """
     try:
         rows = _evaluate(run, groups)
+    except DivergedError:  # there is nothing to report
+        raise
     except (InputError, MisconfigurationException, ArgumentError, OSError, ValueError) as error:
         if against is not None or groups:
             raise

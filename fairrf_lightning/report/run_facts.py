@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.report.facts import Data, Estimate, Gap, Path, Training
 from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 
@@ -28,6 +29,15 @@ def measured(metrics: pd.DataFrame, scope: str) -> tuple[str, Estimate | None, l
             ]
             return words, _estimate(last, name), gaps
     return "no split", None, []
+
+
+def has_same_decision(metrics: pd.DataFrame) -> bool:
+    """Return whether the decisions on the split that was logged last were all the same."""
+    for name in ("test_positive_share", "val_positive_share"):
+        shares = metrics[name].dropna().tolist() if name in metrics else []
+        if shares:
+            return is_constant(float(shares[-1]))
+    return False
 
 
 def training(run: RunFolder) -> Training | None:

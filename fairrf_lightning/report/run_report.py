@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from shlex import quote
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from fairrf_lightning.audit.checkpoint import never_penalised
+from fairrf_lightning.audit.notices import notices
 from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.report.audit_facts import (
     accuracy_against,
     audit_accuracy,
     audit_gaps,
     audit_groups,
+    audit_verdict,
     left_out,
-    with_groups,
+)
+from fairrf_lightning.report.commands import (
+    certificate_commands,
+    comparison_commands,
+    grid_commands,
+    logging_commands,
 )
 from fairrf_lightning.report.facts import (
     Absent,
@@ -26,15 +36,26 @@ from fairrf_lightning.report.facts import (
     Gap,
     GroupRates,
     Point,
+    Training,
+    Verdict,
 )
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.run_audit import audit_run
-from fairrf_lightning.report.run_facts import configuration, data_facts, measured, training
-from fairrf_lightning.report.run_folder import RunFolder
-from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps, unmeasured_verdict
+from fairrf_lightning.report.run_facts import configuration, data_facts, has_same_decision, measured, training
+from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
+from fairrf_lightning.report.verdict import (
+    gaps_verdict,
+    same_decision_verdict,
+    several_gaps,
+    unmeasured_verdict,
+    without_headline,
+)
 from fairrf_lightning.report.wording import LINEAR_ONLY
 
-_NO_S = "The data do not say which group a row belongs to, so no gap can be measured."
+_NO_S = (
+    "The data do not say which group a row belongs to, so no gap can be measured. If the table has a column "
+    "of S, the option --groups names it."
+)
 
 
 def run_facts(
@@ -53,21 +74,19 @@ def run_facts(
         against: Another run on the same rows.
         groups: Sensitive columns to audit; by default S of the data.
     """
+    _check_finite(run)
     data, paths = data_facts(run), training(run)
     found = _measure(run, data, against, groups)
     gaps, accuracy = found.gaps, found.accuracy
     subject, other = _subject(run), "" if against is None else _subject(against)
-    compared = accuracy_against(found.audit)
-    if against is not None:
-        verdict = comparison_verdict(gaps, other, accuracy, compared)
-    else:
-        verdict = gaps_verdict(gaps, accuracy) if gaps else unmeasured_verdict(accuracy, paths, certificate)
+    compared = accuracy_against(found.audit) if found.audit else None
+    verdict = _verdict(run, found, other, paths, certificate)
     return Facts(
         title=f"{run.path.name} on {run.data_name}",
         subject=subject,
         split=found.split,
         made=now(),
-        verdict=with_groups(verdict, found.audit),
+        verdict=verdict,
         accuracy=accuracy,
         other=other,
         accuracy_against=compared,
@@ -79,9 +98,44 @@ def run_facts(
         data=data,
         configuration=configuration(run.config),
         versions=run.record.get("versions") or package_versions(),
-        absent=_absent(run, found.why),
-        notes=[*several_gaps(gaps), *left_out(found.audit), LINEAR_ONLY],
+        absent=_absent(run, found, data),
+        notes=[*several_gaps(gaps), *(left_out(found.audit) if found.audit else []), LINEAR_ONLY],
+        notices=without_headline(_notices(run, against, found), verdict),
     )
+
+
+def _check_finite(run: RunFolder) -> None:
+    checkpoint = run.best_checkpoint
+    weights = {} if checkpoint is None else read_checkpoint(checkpoint).get("state_dict", {})
+    for name, value in weights.items():
+        if isinstance(value, torch.Tensor) and not bool(value.isfinite().all()):
+            raise DivergedError(
+                f"{checkpoint}: its weights are not finite ({name}), so there is nothing to report. "
+                "Train again, for example with a lower --model.lr."
+            )
+
+
+def _verdict(
+    run: RunFolder, found: _Measured, other: str, paths: Training | None, certificate: Certificate | None
+) -> Verdict:
+    if found.audit and found.gaps:
+        return audit_verdict(found.audit, other)
+    against = accuracy_against(found.audit) if found.audit else None
+    if has_same_decision(run.metrics):
+        return same_decision_verdict(found.accuracy, against)
+    if found.gaps:
+        return gaps_verdict(found.gaps, found.accuracy)
+    return unmeasured_verdict(found.accuracy, paths, certificate, against)
+
+
+def _notices(run: RunFolder, against: RunFolder | None, found: _Measured) -> list[str]:
+    """Return what ``fit`` noted at its end, and what the checkpoints and rows show."""
+    noted = run.record.get("notices")
+    lines = [str(line) for line in noted] if isinstance(noted, list) else []
+    lines += [
+        never_penalised(str(of.path), _eta(of)) for of in (run, against) if of and _was_never_penalised(of)
+    ]
+    return [*lines, *(notices(found.audit) if found.audit else ())]
 
 
 @dataclass(frozen=True)
@@ -91,7 +145,7 @@ class _Measured:
     gaps: Sequence[Gap]
     groups: Sequence[GroupRates]
     why: str  # there are no groups
-    audit: Mapping[str, Any] = field(default_factory=lambda: {"groupings": []})
+    audit: Mapping[str, Any] | None = None
 
 
 def _measure(
@@ -105,7 +159,8 @@ def _measure(
     if isinstance(audit, Absent):
         return _Measured(split, accuracy, gaps, [], audit.reason)
     split = f"test split, {audit['rows']:,} rows"
-    return _Measured(split, audit_accuracy(audit), audit_gaps(audit), audit_groups(audit), "", audit)
+    why = "" if audit["groupings"] else _NO_S
+    return _Measured(split, audit_accuracy(audit), audit_gaps(audit), audit_groups(audit), why, audit)
 
 
 def _subject(run: RunFolder) -> str:
@@ -117,8 +172,24 @@ def _subject(run: RunFolder) -> str:
         return name
     if eta == 0:
         return "vanilla"
+    if _was_never_penalised(run):
+        return f"vanilla (eta {eta:g} never acted)"
     beta = (run.config.get("lambda_update") or {}).get("beta")
     return f"FairRF, eta {eta:g}" + ("" if beta is None else f", beta {beta:g}")
+
+
+def _eta(run: RunFolder) -> float:
+    options = (run.config.get("model") or {}).get("init_args") or {}
+    return float(options.get("eta") or 0)
+
+
+def _was_never_penalised(run: RunFolder) -> bool:
+    """Return whether the checkpoint says that the penalty was on in no step, although eta is above 0."""
+    checkpoint = run.best_checkpoint
+    if checkpoint is None or not _eta(run) > 0:
+        return False
+    state = read_checkpoint(checkpoint).get("state_dict", {}).get("penalty._extra_state")
+    return isinstance(state, dict) and state.get("penalised_steps") == 0
 
 
 def _with_run(front: Front, subject: str, accuracy: Estimate | None, gaps: Sequence[Gap]) -> Front:
@@ -136,31 +207,34 @@ def _with_run(front: Front, subject: str, accuracy: Estimate | None, gaps: Seque
     return Front(front.title, points, rule)
 
 
-def _absent(run: RunFolder, why: str) -> dict[str, Absent]:
-    checkpoint = run.best_checkpoint or run.path / "checkpoints" / "last.ckpt"
-    options = f"--ckpt_path {quote(str(checkpoint))} --data {run.data_name}"
-    certify = f"python train.py certify {options} --proxies proxies.yaml --output {run.path}/certificate.json"
-    again = f"python train.py report {quote(str(run.path))}"
+def _absent(run: RunFolder, found: _Measured, data: Data | None) -> dict[str, Absent]:
+    certify = certificate_commands(run)
+    has_groups = found.why != _NO_S
+    front = "One run is one point. A grid shows what other settings reach"
     return {
-        "gaps": Absent(why, f"{certify}\n{again}"),
-        "groups": Absent(why, f"python train.py audit {options}"),
+        "gaps": Absent(found.why, "" if has_groups else certify),
+        "groups": Absent(found.why),
         "comparison": Absent(
-            "Nothing was named to compare with. Train a model without the penalty and name its run.",
-            f"python train.py fit --data {run.data_name} --model.eta 0\n"
-            f"{again} --against lightning_logs/version_N",
+            "Nothing was named to compare with. Train the counterpart, with or without the penalty.",
+            comparison_commands(run),
         ),
-        "front": Absent(
-            "One run is one point. A grid shows what other settings reach.",
-            f"python train.py grid --data {run.data_name}\n{again} --grid grid_{run.data_name}",
-        ),
+        "front": Absent(f"{front}.", grid_commands(run))
+        if has_groups and data is not None and data.sensitive is not None
+        else Absent(f"{front}, by their gaps; these data have no S to measure them by."),
         "training": Absent(
             "The run has no metrics.csv with lambda and penalties: it had another logger or another module.",
-            f"python train.py fit --data {run.data_name} --trainer.logger csv",
+            logging_commands(run),
         ),
-        "certificate": Absent(
-            "A bound on dDP that holds without S needs only published correlations of the related features "
-            "with S, or a small sample where S is known.",
-            f"{certify}\n{again}",
-        ),
+        "certificate": Absent(_certificate_reason(certify), certify),
         "data": Absent("The run's data module is not one of ours, and run.json does not describe it."),
     }
+
+
+def _certificate_reason(commands: str) -> str:
+    needs = (
+        "A bound on dDP that holds without S needs only published correlations of some columns with S, or a "
+        "small sample where S is known."
+    )
+    if not commands:
+        return f"{needs} It is about a checkpoint of this package, and the run has kept no such one."
+    return f"{needs} Fill in the file that the first command writes before you run the second."

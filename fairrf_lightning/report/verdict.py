@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.report.facts import AccuracyAgainst, Certificate, Estimate, Gap, Tone, Training, Verdict
 from fairrf_lightning.report.wording import GAP_SUBJECT, interval, listing, percent, points
 
@@ -55,17 +56,44 @@ def gaps_verdict(gaps: Sequence[Gap], accuracy: Estimate | None) -> Verdict:
     return Verdict("mixed", title, sentences)
 
 
-def unmeasured_verdict(
-    accuracy: Estimate | None, training: Training | None, certificate: Certificate | None
+def same_decision_verdict(accuracy: Estimate | None, against: AccuracyAgainst | None = None) -> Verdict:
+    """Return the headline of a model that decides on all rows in the same way: its gaps are not named."""
+    title = f"{SAME_DECISION[0].upper()}{SAME_DECISION[1:]}"
+    return Verdict("unknown", title, _accuracy(accuracy, against))
+
+
+def empty_comparison_verdict(
+    gaps: Sequence[Gap], other: str, accuracy: Estimate | None, against: AccuracyAgainst | None
 ) -> Verdict:
-    """Say what can be known where S is not."""
+    """Return the headline of a comparison with a model that decides on all rows in the same way."""
+    title = f"{other} gives everyone the same decision; a comparison with its gaps of 0 means nothing"
+    hard = [gap for gap in gaps if gap.mode == "hard"]
+    return Verdict("unknown", title, [*_sizes(hard), *_accuracy(accuracy, against)])
+
+
+def unmeasured_verdict(
+    accuracy: Estimate | None,
+    training: Training | None,
+    certificate: Certificate | None,
+    against: AccuracyAgainst | None = None,
+) -> Verdict:
+    """Return the headline where S is not known."""
     sentences = ["The data do not say which group a row belongs to, so no gap can be measured."]
     sentences += list(_penalties(training))
-    sentences += _accuracy(accuracy, None)
-    if certificate is not None:
+    sentences += _accuracy(accuracy, against)
+    if certificate is not None and not certificate.adds_nothing:
         return Verdict("mixed", certificate.claim, sentences)
-    sentences.append("A certificate bounds the gap all the same: the section on it says how to get one.")
+    if certificate is not None:
+        sentences.append(f"{certificate.claim}.")
+    else:
+        sentences.append("A certificate may bound the gap without S: the section on it says how to get one.")
     return Verdict("unknown", "Fairness to groups is not measured here", sentences)
+
+
+def without_headline(notices: Iterable[str], verdict: Verdict) -> list[str]:
+    """Return the notices, each once, without one that the headline has already."""
+    headline = verdict.title.casefold()
+    return [line for line in dict.fromkeys(notices) if line.rstrip(".").casefold() != headline]
 
 
 def several_gaps(gaps: Sequence[Gap]) -> list[str]:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairrf_lightning.errors import InputError, writing_to
+from fairrf_lightning.files import write_text
 from fairrf_lightning.report.facts import Facts
 
 _PACKAGES = ("jinja2", "plotly", "scipy")
@@ -31,9 +32,7 @@ def write_report(
     with writing_to(folder):
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(path.name + ".part")
-            unfinished.write_text(text, encoding="utf-8")
-            unfinished.replace(path)
+            write_text(path, text)
     return list(texts)
 
 

@@ -21,7 +21,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.suggest.limits import chi_square_cdf, effect_limits
 
 _DRAWS = 1000
-_MOST_ROWS = 2000  # of which the measure is taken; enough for two digits
+MAX_ROWS = 2000  # of which the measure is taken; enough for two digits
 _MOST_CATEGORIES = 30
 
 Array = NDArray[np.float64]
@@ -57,8 +57,8 @@ def associations(
     """
     rng = np.random.default_rng(seed)
     known = np.flatnonzero(other.notna().to_numpy())
-    if len(known) > _MOST_ROWS:
-        known = np.sort(rng.choice(known, _MOST_ROWS, replace=False))
+    if len(known) > MAX_ROWS:
+        known = np.sort(rng.choice(known, MAX_ROWS, replace=False))
     groups = _indicators(other.iloc[known])
     if groups.shape[1] < 2:
         raise InputError(
@@ -115,7 +115,8 @@ def _explained(basis: Array, groups: Array) -> float:
 
 def _corrected(explained: float, rank: int, size: int) -> float:
     """Return the measure, with what chance explains taken off."""
-    return float(np.sqrt(np.clip(explained - rank / (size - 1), 0.0, 1.0)))
+    left = explained - rank / (size - 1)
+    return float(np.sqrt(np.clip(left, 0.0, 1.0))) if left > 1e-12 else 0.0  # below is rounding
 
 
 def _measure(matrix: Array, groups: Array, shuffled: Array) -> Association:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -17,10 +18,13 @@ from fairrf_lightning.datamodules.table_columns import infer_kinds, make_frame
 from fairrf_lightning.datamodules.table_files import read_file
 from fairrf_lightning.datamodules.table_spec import TableSpec, check_column
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.report.commands import command
 from fairrf_lightning.short_names import ShortNameParser
-from fairrf_lightning.suggest.association import associations, joint_association
+from fairrf_lightning.suggest.association import MAX_ROWS, associations, joint_association
 from fairrf_lightning.suggest.proposal import propose
-from fairrf_lightning.suggest.show import print_proposals, print_without_sensitive
+from fairrf_lightning.suggest.show import Ranking, print_proposals, print_without_sensitive
+
+_OWN_OPTIONS = ("audit_sample", "sensitive", "min_association", "max_ratio", "seed")
 
 
 class _Known(NamedTuple):
@@ -48,7 +52,36 @@ def run_suggest(args: Sequence[str]) -> None:
     proposals = propose(sensitive, target, options.min_association, options.max_ratio)
     taken = {one.name: known.columns[one.name] for one in proposals if one.verdict == "take"}
     joint = joint_association(taken, known.sensitive) if taken else 0.0
-    print_proposals(proposals, str(known.sensitive.name), data.target, joint, known.source)
+    name = str(known.sensitive.name)
+    size = min(int(known.sensitive.notna().sum()), MAX_ROWS)
+    fit = fit_command(args, list(taken), name if _is_unmarked(data, table, name) else None)
+    print_proposals(Ranking(proposals, name, data.target, joint, known.source, size, fit))
+
+
+def fit_command(args: Sequence[str], related: Sequence[str], sensitive: str | None = None) -> str:
+    """Return the command that trains on the same data with these related features.
+
+    Args:
+        args: The arguments of ``suggest``, of which those on the data are kept.
+        related: The related features.
+        sensitive: A column of the data that holds S and is not marked as S by the arguments.
+    """
+    kept: list[str] = []
+    is_ours = False
+    for arg in args:
+        if arg.startswith("-"):
+            option = arg.partition("=")[0].removeprefix("--").replace("-", "_")
+            is_ours = option in _OWN_OPTIONS or option in ("data.related", "data.init_args.related")
+        if not is_ours:
+            kept.append(arg)
+    if sensitive is not None:
+        kept.append(f"--data.sensitive={sensitive}")
+    return command("fit", *kept, f"--data.related={json.dumps(list(related), ensure_ascii=False)}")
+
+
+def _is_unmarked(data: TabularDataModule, table: pd.DataFrame, sensitive: str) -> bool:
+    """Return whether S is a column of the user's table that would be an input of the model."""
+    return isinstance(data, TableDataModule) and data.sensitive is None and sensitive in table.columns
 
 
 def _parser() -> ShortNameParser:

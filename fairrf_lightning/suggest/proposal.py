@@ -9,7 +9,7 @@ from typing import Literal
 from fairrf_lightning.datamodules.quarantine import SUSPICIOUS
 from fairrf_lightning.suggest.association import Association
 
-Verdict = Literal["take", "noise", "weak", "costly", "stand-in"]
+Verdict = Literal["take", "noise", "unclear", "weak", "costly", "stand-in"]
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,10 @@ class Proposal:
         name: The column.
         sensitive: Its association with S.
         target: Its association with the label, if there is one.
-        verdict: ``take``; ``noise``: not told apart from chance at 5 % over all columns; ``weak``: real, but
-            below the least association; ``costly``: tells far more of the label than of S; ``stand-in``:
-            all but S itself, which belongs out of the inputs.
+        verdict: ``take``; ``noise``: its interval holds 0; ``unclear``: it does not, but chance alone gives
+            such an interval too often among so many columns (Holm); ``weak``: beyond noise, but below the
+            least association; ``costly``: far more associated with the label than with S; ``stand-in``:
+            almost determines S, and belongs out of the inputs.
     """
 
     name: str
@@ -64,7 +65,7 @@ def _verdict(
     if sensitive.value > SUSPICIOUS:
         return "stand-in"
     if sensitive.p_value > 0.05:
-        return "noise"
+        return "unclear" if sensitive.low > 0 else "noise"
     if sensitive.value < min_association:
         return "weak"
     if target is not None and target.value > max_ratio * sensitive.value:

@@ -19,7 +19,7 @@ from fairrf_lightning.report.page import figures_of, render_card, render_page
 from fairrf_lightning.report.wording import LINEAR_ONLY, interval, points
 
 Cli = Callable[[str], None]
-FIT = "fit --data synthetic --data.n_rows 2000 --trainer.max_epochs=2"
+FIT = "fit --data synthetic --data.n_rows 2000 --data.batch_size 50 --trainer.max_epochs=2"
 RUNS = Path("lightning_logs")
 
 

@@ -60,7 +60,7 @@ def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: 
     page = (RUN / "report.html").read_text(encoding="utf-8")
     assert "The run has no metrics.csv" in page
     assert "the run has kept no checkpoint" in page
-    assert "checkpoints/last.ckpt" in page
+    assert "python train.py certify" not in page, "there is nothing to certify"
 
 
 def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
