@@ -10,6 +10,7 @@ from typing import Any
 from fairrf_lightning.certificate.gap import adds_nothing
 from fairrf_lightning.checkpoint_check import weights_digest
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.report.facts import Certificate, CertifiedGap
 from fairrf_lightning.report.run_folder import read_checkpoint
 from fairrf_lightning.report.wording import points
@@ -42,10 +43,7 @@ def certificate_facts(path: Path, checkpoint: Path | None = None) -> Certificate
         trivial = gaps[0].by_method[METHODS["share"]]
         is_vacuous = adds_nothing(gaps[0].low, gaps[0].high, trivial)
         if is_vacuous:
-            claim = (
-                "The certificate adds nothing about the decisions: what is known of S does not bound their "
-                f"dDP better than its share alone, {points(trivial)}"
-            )
+            claim = _nothing(trivial)
         return Certificate(
             claim,
             str(found["group"]),
@@ -62,6 +60,15 @@ def certificate_facts(path: Path, checkpoint: Path | None = None) -> Certificate
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: this is no certificate; certify --output writes one.") from error
+
+
+def _nothing(trivial: float) -> str:
+    if trivial == 0:
+        return f"The certificate says nothing about the decisions: {SAME_DECISION}"
+    return (
+        "The certificate adds nothing about the decisions: what is known of S does not bound their dDP "
+        f"better than its share alone, {points(trivial)}"
+    )
 
 
 def _check_weights(path: Path, certified: str, checkpoint: Path | None) -> None:

@@ -40,7 +40,8 @@ def certificate_commands(run: RunFolder) -> str:
     checkpoint = run.best_checkpoint
     if checkpoint is None or not _has_our_model(run):
         return ""
-    model = ("certify", "--ckpt_path", checkpoint, "--config", run.path / "config.yaml")
+    # The config first: it holds the checkpoint that fit resumed from, or null.
+    model = ("certify", "--config", run.path / "config.yaml", "--ckpt_path", checkpoint)
     proxies = run.path / "proxies.yaml"
     output = ("--output", run.path / "certificate.json")
     return "\n".join(

@@ -13,7 +13,7 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 
 Cli = Callable[[str], None]
-SHORT = "--trainer.max_epochs=2"
+SHORT = "--trainer.max_epochs=2 --data.batch_size=50"  # enough steps for decisions that differ
 FIT = f"fit --data synthetic --data.n_rows 2000 {SHORT}"
 RUN = Path("lightning_logs/version_0")
 
@@ -50,7 +50,10 @@ def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
     assert "none in the data" in card
     assert "lambda" in card
     page = Path("elsewhere/report.html").read_text(encoding="utf-8")
-    assert "python train.py certify --ckpt_path lightning_logs/version_0/checkpoints/epoch=" in page
+    options = (
+        "--config lightning_logs/version_0/config.yaml --ckpt_path lightning_logs/version_0/checkpoints/"
+    )
+    assert f"python train.py certify {options}epoch=" in page
 
 
 def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: Cli) -> None:

@@ -1,0 +1,136 @@
+"""A model that gives everyone the same decision, or was never penalised, is reported as that, first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.metrics.decisions import SAME_DECISION
+from fairrf_lightning.report import Facts
+from fairrf_lightning.report.page import render_card, render_page
+
+Cli = Callable[[str], None]
+RUN = Path("lightning_logs/version_0")
+FIT = "fit --data synthetic --data.n_rows 400 --data.batch_size 50 --trainer.max_epochs=2"
+SAID = f"{SAME_DECISION[0].upper()}{SAME_DECISION[1:]}"
+CLAIMS = ("No gap between groups is shown", "no gap shown", "Fairer than", "No difference in fairness")
+
+
+def accept_everyone(run: Path) -> Path:
+    """Move the last bias of a run's best checkpoint so far that all decisions are positive."""
+    (best,) = (run / "checkpoints").glob("epoch*.ckpt")
+    found = torch.load(best, weights_only=True)
+    name = [name for name in found["state_dict"] if name.startswith("backbone.") and name.endswith(".bias")][
+        -1
+    ]
+    found["state_dict"][name] += 100.0
+    torch.save(found, best)
+    return best
+
+
+def written(folder: Path) -> Iterator[str]:
+    for name in ("report.html", "model_card.md"):
+        yield (folder / name).read_text(encoding="utf-8").partition('<script type="application/json"')[0]
+
+
+def headline(folder: Path) -> str:
+    card = (folder / "model_card.md").read_text(encoding="utf-8")
+    return next(line for line in card.splitlines() if line.startswith("**"))
+
+
+def test_an_audit_says_first_and_last_that_all_decisions_are_the_same(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del cli  # for its folder
+    rows = pd.DataFrame({"prob": [0.6, 0.9] * 60, "target": [1, 1, 1, 0] * 30, "sex": list("ffm") * 40})
+    rows.assign(other=[0.4, 0.6] * 60).to_csv("p.csv", index=False)
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == lines[-2] == f"{SAID}."
+    assert headline(Path("audit")) == f"**{SAID}**"
+    for text in written(Path("audit")):
+        assert not [claim for claim in CLAIMS if claim in text]
+    assert json.loads(Path("audit/audit.json").read_text())["notices"] == [f"{SAID}."]
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", "--against", "other"])
+    capsys.readouterr()
+    assert headline(Path("audit")) == f"**{SAID}**", "no comparison saves it"
+    options = ["--prob", "other", "--against", "prob"]
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", *options])
+    assert capsys.readouterr().out.startswith(f"Of the other model: {SAME_DECISION}.")
+    assert headline(Path("audit")).startswith("**prob gives everyone the same decision; a comparison")
+
+
+def test_a_report_has_it_as_its_headline_with_and_without_s(cli: Cli) -> None:
+    cli(FIT)
+    accept_everyone(RUN)
+    main(["report", str(RUN)])
+    assert headline(RUN) == f"**{SAID}**"
+    for text in written(RUN):
+        assert not [claim for claim in CLAIMS if claim in text]
+    table = SyntheticDataModule(n_rows=400).read().drop(columns="group")
+    table.to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    cli(f"fit --data table {options} --data.batch_size=400 --trainer.max_epochs=1 --model.lr 1e-9")
+    run = RUN.with_name("version_1")
+    share = pd.read_csv(run / "metrics.csv")["test_positive_share"].dropna().iloc[-1]
+    assert share in (0, 1), "one tiny step"
+    main(["report", str(run)])
+    assert headline(run) == f"**{SAID}**"
+
+
+def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{FIT} --trainer.max_epochs=1")
+    main(["report", str(RUN)])
+    for text in written(RUN):
+        assert "vanilla (eta 0.7 never acted)" in text
+        assert "FairRF, eta 0.7" not in text
+        assert "the penalty was on in no training step" in text.replace("\\", "")
+    (best,) = (RUN / "checkpoints").glob("epoch*.ckpt")
+    capsys.readouterr()
+    main(["audit", "--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "400"])
+    line = f"{best} is a vanilla model: eta is 0.7, but the penalty was on in no training step."
+    assert line in capsys.readouterr().out.splitlines()
+    assert line in json.loads(Path("audit/audit.json").read_text())["notices"]
+    cli(FIT)
+    main(["report", str(RUN.with_name("version_1")), "--against", str(RUN)])
+    for text in written(RUN.with_name("version_1")):
+        assert "FairRF, eta 0.7" in text
+        assert "vanilla (eta 0.7 never acted)" in text
+
+
+def test_notices_of_the_run_come_before_the_verdict(cli: Cli) -> None:
+    cli(FIT)
+    record = json.loads((RUN / "run.json").read_text())
+    first = "lambda was never updated: <b>train longer</b>"
+    (RUN / "run.json").write_text(json.dumps(record | {"notices": [first, first, f"{SAME_DECISION}"]}))
+    accept_everyone(RUN)
+    main(["report", str(RUN)])
+    page, card = written(RUN)
+    shown = "lambda was never updated: &lt;b&gt;train longer&lt;/b&gt;"
+    assert page.count(shown) == 1
+    assert page.index(shown) < page.index('id="verdict"')
+    assert card.index(shown) < card.index("**The model")
+    assert SAME_DECISION not in card, "the headline has it already"
+    (RUN / "run.json").write_text(json.dumps(record | {"notices": []}))
+    main(["report", str(RUN)])
+    assert "Read this first" not in next(written(RUN))
+
+
+def test_without_notices_there_is_no_such_section(facts: Facts) -> None:
+    assert 'id="notices"' not in render_page(facts)
+    assert "Read this first" not in render_card(facts)
+
+
+def test_columns_are_named_as_related_and_not_known_to_be(facts: Facts) -> None:
+    page = render_page(facts)
+    assert "related to S" not in page
+    assert '<th scope="col">named as related</th>' in page
+    assert "that they are associated with S was not checked" in page
+    assert "related features, as named by the user" in render_card(facts)
