@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
+from tests.report.set_bias import with_bias
 
 Cli = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
+pytestmark = pytest.mark.filterwarnings("ignore:Encountered `nan` values")  # of the test after fit
 DATA = ["--data", "synthetic", "--data.n_rows", "400"]
 
 
-def break_weights(path: Path) -> str:
-    found = torch.load(path, weights_only=True)
-    found["state_dict"]["backbone.0.bias"][0] = float("nan")
-    torch.save(found, path)
-    return str(path)
+def fit_broken(cli: Cli, options: str) -> None:
+    with suppress(SystemExit):  # the test of such a model may be refused, which is not the subject here
+        cli(f"fit {options} {with_bias('nan')}")
 
 
 def test_audit_certify_and_report_refuse_it(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        cli(f"fit {' '.join(DATA)} --trainer.max_epochs=2 --data.batch_size=50")
-    good, bad = ((RUN.with_name(f"version_{n}") / "checkpoints").glob("epoch*.ckpt") for n in (0, 1))
-    sound, broken = str(next(good)), break_weights(next(bad))
+    options = f"{' '.join(DATA)} --trainer.max_epochs=2 --data.batch_size=50"
+    cli(f"fit {options}")
+    fit_broken(cli, options)
+    folders = [RUN.with_name(f"version_{number}") / "checkpoints" for number in (0, 1)]
+    sound, broken = (str(next(folder.glob("epoch*.ckpt"))) for folder in folders)
     SyntheticDataModule(n_rows=200).read().to_csv("sample.csv", index=False)
     runs = [str(RUN), "--against", str(RUN.with_name("version_1"))]
     for command in (
@@ -56,11 +57,10 @@ def test_audit_certify_and_report_refuse_it(cli: Cli, capsys: pytest.CaptureFixt
 def test_a_run_without_s_is_refused_as_well(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     SyntheticDataModule(n_rows=400).read().drop(columns="group").to_csv("mine.csv", index=False)
     options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
-    cli(f"fit --data table {options} --trainer.max_epochs=1")
-    break_weights(next((RUN / "checkpoints").glob("epoch*.ckpt")))
+    fit_broken(cli, f"--data table {options} --trainer.max_epochs=1")
     with pytest.raises(SystemExit):
         main(["report", str(RUN)])
-    assert "its weights are not finite (backbone.0.bias)" in capsys.readouterr().err
+    assert "its weights are not finite (backbone." in capsys.readouterr().err
     assert not (RUN / "report.html").exists()
 
 

@@ -8,31 +8,19 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.report import Facts
 from fairrf_lightning.report.page import render_card, render_page
+from tests.report.set_bias import with_bias
 
 Cli = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
 FIT = "fit --data synthetic --data.n_rows 400 --data.batch_size 50 --trainer.max_epochs=2"
 SAID = f"{SAME_DECISION[0].upper()}{SAME_DECISION[1:]}"
 CLAIMS = ("No gap between groups is shown", "no gap shown", "Fairer than", "No difference in fairness")
-
-
-def accept_everyone(run: Path) -> Path:
-    """Move the last bias of a run's best checkpoint so far that all decisions are positive."""
-    (best,) = (run / "checkpoints").glob("epoch*.ckpt")
-    found = torch.load(best, weights_only=True)
-    name = [name for name in found["state_dict"] if name.startswith("backbone.") and name.endswith(".bias")][
-        -1
-    ]
-    found["state_dict"][name] += 100.0
-    torch.save(found, best)
-    return best
 
 
 def written(folder: Path) -> Iterator[str]:
@@ -68,8 +56,7 @@ def test_an_audit_says_first_and_last_that_all_decisions_are_the_same(
 
 
 def test_a_report_has_it_as_its_headline_with_and_without_s(cli: Cli) -> None:
-    cli(FIT)
-    accept_everyone(RUN)
+    cli(f"{FIT} {with_bias('100')}")
     main(["report", str(RUN)])
     assert headline(RUN) == f"**{SAID}**"
     for text in written(RUN):
@@ -77,10 +64,8 @@ def test_a_report_has_it_as_its_headline_with_and_without_s(cli: Cli) -> None:
     table = SyntheticDataModule(n_rows=400).read().drop(columns="group")
     table.to_csv("mine.csv", index=False)
     options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
-    cli(f"fit --data table {options} --data.batch_size=400 --trainer.max_epochs=1 --model.lr 1e-9")
+    cli(f"fit --data table {options} --trainer.max_epochs=1 {with_bias('-100')}")
     run = RUN.with_name("version_1")
-    share = pd.read_csv(run / "metrics.csv")["test_positive_share"].dropna().iloc[-1]
-    assert share in (0, 1), "one tiny step"
     main(["report", str(run)])
     assert headline(run) == f"**{SAID}**"
 
@@ -106,11 +91,10 @@ def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFix
 
 
 def test_notices_of_the_run_come_before_the_verdict(cli: Cli) -> None:
-    cli(FIT)
+    cli(f"{FIT} {with_bias('100')}")
     record = json.loads((RUN / "run.json").read_text())
     first = "lambda was never updated: <b>train longer</b>"
     (RUN / "run.json").write_text(json.dumps(record | {"notices": [first, first, f"{SAME_DECISION}"]}))
-    accept_everyone(RUN)
     main(["report", str(RUN)])
     page, card = written(RUN)
     shown = "lambda was never updated: &lt;b&gt;train longer&lt;/b&gt;"
