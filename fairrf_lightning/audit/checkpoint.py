@@ -42,7 +42,7 @@ class EvaluatedRows:
         groups: Group ids of the data's sensitive attribute, -1 where the group is unknown or not
             compared, ``(N,)``; all -1 for data without one.
         group_names: Their names, by id.
-        attributes: Original values of the attributes asked for, one line a row; missing where unknown.
+        attributes: Original values of the attributes asked for, one line per row; missing where unknown.
         compared: The values of each attribute that are compared; all of them if it is not named here.
         checkpoint: Path of the checkpoint.
         split: Name of the split.

@@ -9,7 +9,7 @@ from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant
 
 NO_LABELS = (
     "No true labels: selection rates and dDP are measured; accuracy, true and false positive rates, AUC, "
-    "calibration, dEO and dEOdds are not applicable."
+    "calibration, dEO and dEOdds are not applicable. If the file has labels, name their column by --target."
 )
 
 

@@ -28,7 +28,7 @@ _MOST_COMBINATIONS = 1 << 20
 
 @dataclass(frozen=True)
 class PredictionsFile:
-    """A file with one line a row.
+    """A file with one line per row.
 
     Args:
         path: CSV file with a line of column names, or Parquet file.

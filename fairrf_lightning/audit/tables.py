@@ -100,7 +100,7 @@ def _gaps(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> Table:
 
 
 def _changes(grouping: Mapping[str, Any], level: float) -> Table:
-    """Return the gaps beside the other model's: one table for all would not fit into 80 columns."""
+    """Return the gaps next to the other model's: one table for all would not fit into 80 columns."""
     table = _comparison(f"Change of the gaps by {grouping['name']}", "gap", level)
     for gap in grouping["gaps"]:
         if other := gap["against"]:

@@ -36,9 +36,9 @@ def report_commands(run: RunFolder) -> str:
 
 
 def certificate_commands(run: RunFolder) -> str:
-    """Return the commands that lead to a report with a certificate; nothing without a checkpoint."""
+    """Return the commands that lead to a report with a certificate; nothing without a checkpoint or data."""
     checkpoint = run.best_checkpoint
-    if checkpoint is None or not _has_our_model(run):
+    if checkpoint is None or not _can_run(run):
         return ""
     # The config first: it holds the checkpoint that fit resumed from, or null.
     model = ("certify", "--config", run.path / "config.yaml", "--ckpt_path", checkpoint)
@@ -56,7 +56,7 @@ def certificate_commands(run: RunFolder) -> str:
 def comparison_commands(run: RunFolder) -> str:
     """Return the commands that train the counterpart of a run, with or without the penalty, and compare."""
     options = (run.config.get("model") or {}).get("init_args") or {}
-    if not _has_our_model(run) or "eta" not in options:
+    if not _can_run(run) or "eta" not in options:
         return ""
     # Without a number the data set's own eta is taken.
     eta, name = ("null", "penalised") if options["eta"] == 0 else ("0", "vanilla")
@@ -70,14 +70,14 @@ def comparison_commands(run: RunFolder) -> str:
 
 def logging_commands(run: RunFolder) -> str:
     """Return the commands that train a run again with the CSV logger and report it."""
-    if not _has_our_model(run):
+    if not _can_run(run):
         return ""
     return "\n".join([command(*_fit_again(run, "logged")), command("report", _folder(run, "logged"))])
 
 
 def grid_commands(run: RunFolder) -> str:
     """Return the commands that train a grid on the run's data and draw it around the run."""
-    if not _has_our_model(run) or not str(_class_path(run, "data")).startswith(_OURS):
+    if not _can_run(run) or not str(_class_path(run, "data")).startswith(_OURS):
         return ""
     folder = run.path / "grid"
     return "\n".join(
@@ -127,8 +127,11 @@ def _folder(run: RunFolder, name: str) -> Path:
     return run.path / name / "version_0"
 
 
-def _has_our_model(run: RunFolder) -> bool:
-    return str(_class_path(run, "model")).startswith(_OURS)
+def _can_run(run: RunFolder) -> bool:
+    """Return whether the model is of this package and a table of the user's is where it was."""
+    path = ((run.config.get("data") or {}).get("init_args") or {}).get("path")
+    is_there = path is None or Path(path).exists()
+    return is_there and str(_class_path(run, "model")).startswith(_OURS)
 
 
 def _class_path(run: RunFolder, key: str) -> Any:

@@ -71,7 +71,7 @@ class Facts:
         notices: What the reader must know before any number, such as that the penalty never acted.
         accuracy: The model's accuracy.
         other: The name of the model that it is compared with.
-        accuracy_against: The accuracy beside that model's.
+        accuracy_against: The accuracy next to that model's.
         absent: Why a section is empty, for each that is.
         notes: What the reader should know of the figures.
     """

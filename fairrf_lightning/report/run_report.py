@@ -236,5 +236,5 @@ def _certificate_reason(commands: str) -> str:
         "small sample where S is known."
     )
     if not commands:
-        return f"{needs} It is about a checkpoint of this package, and the run has kept no such one."
+        return f"{needs} It also needs a checkpoint of this package and its data, which are not there."
     return f"{needs} Fill in the file that the first command writes before you run the second."

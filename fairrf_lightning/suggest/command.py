@@ -36,7 +36,7 @@ class _Known(NamedTuple):
 
 
 def run_suggest(args: Sequence[str]) -> None:
-    """Rank the columns by what they tell of S and of the label, and propose related features."""
+    """Rank the columns by their association with S and with the label, and propose related features."""
     options = _parser().parse_args([arg.replace("--audit-sample", "--audit_sample") for arg in args])
     _check(options)
     data = _data(options)
@@ -87,19 +87,19 @@ def _is_unmarked(data: TabularDataModule, table: pd.DataFrame, sensitive: str) -
 def _parser() -> ShortNameParser:
     parser = ShortNameParser(
         prog="train.py suggest",
-        description="Rank columns by what they tell of S and of the label, and propose related features.",
+        description="Rank columns by their association with S and the label, and propose related features.",
         exit_on_error=False,
     )
     parser.add_lightning_class_args(TabularDataModule, "data", subclass_mode=True, required=False)
     add = parser.add_argument
     add("--audit_sample", type=str, default=None, help="CSV or Parquet file of rows where S is known.")
     add("--sensitive", type=str, default=None, help="Column of S: in the sample, or else in the data.")
-    add("--min_association", type=float, default=0.1, help="Least association with S of a related feature.")
+    add("--min_association", type=float, default=0.1, help="Minimum association with S of a related feature.")
     add(
         "--max_ratio",
         type=float,
         default=3.0,
-        help="Most times that it may tell more of the label than of S.",
+        help="Maximum ratio of label association to S association.",
     )
     add("--seed", type=int, default=0, help="Seed of shuffles and resamples.")
     return parser

@@ -14,7 +14,7 @@ Verdict = Literal["take", "noise", "unclear", "weak", "costly", "stand-in"]
 
 @dataclass(frozen=True)
 class Proposal:
-    """A column, what it tells of S and of the label, and whether to take it.
+    """A column, its association with S and with the label, and whether to take it.
 
     Args:
         name: The column.

@@ -37,10 +37,8 @@ def fit_table(cli: Cli, more: str = "", *, with_s: bool) -> None:
 def sections(page: Path) -> dict[str, list[str]]:
     """Return the commands of each section of a page."""
     text = page.read_text(encoding="utf-8")
-    parts = re.findall(r'<section id="(\w+)".*?</section>', text, flags=re.DOTALL)
-    blocks = [found[0] for found in re.findall(r'(<section id="\w+".*?</section>)()', text, flags=re.DOTALL)]
     found = {}
-    for name, block in zip(parts, blocks, strict=True):
+    for name, block in re.findall(r'<section id="(\w+)"(.*?)</section>', text, flags=re.DOTALL):
         commands = re.findall(r"<pre[^>]*><code>(.*?)</code>", block, flags=re.DOTALL)
         found[name] = [line for of in commands for line in html.unescape(of).splitlines()]
     return found
@@ -136,3 +134,10 @@ def test_a_run_that_was_resumed_is_trained_again_from_the_start(cli: Cli) -> Non
     run_all(sections(resumed / "report.html")["comparison"])
     (best,) = (resumed / "vanilla/version_0/checkpoints").glob("epoch*.ckpt")
     assert torch.load(best, weights_only=True)["hyper_parameters"]["eta"] == 0
+
+
+def test_no_commands_are_printed_that_need_a_table_which_is_gone(cli: Cli) -> None:
+    fit_table(cli, with_s=True)
+    Path("it's_mine.csv").unlink()
+    main(["report", str(RUN)])
+    assert not any(sections(RUN / "report.html").values())
