@@ -40,10 +40,11 @@ def continues_run(trainer: Trainer) -> bool:
 
 
 def start_fresh(trainer: Trainer, penalties: Iterable[RelatedFeaturePenalty]) -> None:
-    """Reset the penalties, unless the trainer goes on with a run of its own.
+    """Prepare the penalties for a fit: reset them, unless the trainer continues a run of its own.
 
     Call this in ``setup``: Lightning restores a checkpoint, with the state of a resumed run, after it.
     """
-    if not continues_run(trainer):
-        for penalty in penalties:
+    for penalty in penalties:
+        penalty.train()  # in eval mode, after an interrupted validation, lambda would never be updated
+        if not continues_run(trainer):
             penalty.reset()

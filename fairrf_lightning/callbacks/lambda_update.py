@@ -106,9 +106,10 @@ class LambdaUpdateCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start fresh in each fit; the state of a checkpoint is restored after this."""
-        if stage == "fit" and not continues_run(trainer):
-            self._start()
+        if stage == "fit":
             start_fresh(trainer, penalties_of(trainer, pl_module))
+            if not continues_run(trainer):
+                self._start()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""

@@ -75,9 +75,10 @@ class PretrainCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start fresh in each fit; the state of a checkpoint is restored after this."""
         self._penalties = []
-        if stage == "fit" and not continues_run(trainer):
-            self._start()
+        if stage == "fit":
             start_fresh(trainer, penalties_of(trainer, pl_module))
+            if not continues_run(trainer):
+                self._start()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn of callbacks whose best epoch would be one of pretraining."""
