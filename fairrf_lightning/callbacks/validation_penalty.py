@@ -58,11 +58,14 @@ class ValidationPenalty:
         """
         heard = trainer.strategy.reduce_boolean_decision(self._heard, all=False)
         sound = trainer.strategy.reduce_boolean_decision(not self._problem, all=True)
-        values = self._rows.compute().reshape(-1)  # torchmetrics squeezes one feature
         self._warn(heard=heard)
-        self._rows.reset()
         self._heard, self._problem = False, ""
-        return (self._penalty.total(values), self._penalty.objective(values)) if heard and sound else None
+        if not (heard and sound):
+            self._rows.reset()
+            return None
+        values = self._rows.compute().reshape(-1)  # torchmetrics squeezes one feature
+        self._rows.reset()
+        return self._penalty.total(values), self._penalty.objective(values)
 
     def _warn(self, *, heard: bool) -> None:
         problem = self._problem or ("" if heard else "validation_step does not call the module.")
