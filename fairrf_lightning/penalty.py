@@ -50,7 +50,8 @@ class RelatedFeaturePenalty(nn.Module):
     """``eta * sum_j lambda_j R_j``: how far the prediction moves with each related feature.
 
     In training under ``torch.distributed`` the covariance is that of all ranks' rows together (the
-    mean of the ranks' own penalties would be another number, because ``|cov|`` is not linear).
+    mean of the ranks' own penalties would be another number, because ``|cov|`` is not linear). For the same
+    reason accumulated batches are not one large batch: each part has a penalty of its own.
     Computed in float32 or wider even under autocast; lambda stays float32 in any precision.
 
     Args:
@@ -134,7 +135,7 @@ class RelatedFeaturePenalty(nn.Module):
         self.beta: float | Tensor | None = None
         self.rule: Rule = "kkt"
         self._pending: list[Tensor] = []
-        self._counts: list[int] | Tensor = [0, 0]
+        self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
 
     @property
     def penalised_steps(self) -> int:
