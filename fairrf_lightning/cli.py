@@ -64,6 +64,7 @@ class FairRFCLI(LightningCLI):
         parser.set_defaults(
             {
                 "model": {"class_path": "fairrf_lightning.FairRFModule"},
+                "pretrain.reset_monitors": True,  # no checkpoint of pretraining once there is another
                 "lambda_update.beta": None,  # filled in below from the data set
                 # Chosen without S: the validation loss plus the penalty.
                 "checkpoint.monitor": "val_objective",

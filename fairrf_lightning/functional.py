@@ -210,6 +210,23 @@ def solve_lambda(
     return (point - threshold).clamp(min=0).to(penalties.dtype)
 
 
+def lambda_cost(
+    penalties: Tensor, beta: float | Tensor, rule: Rule = "kkt", chosen: Tensor | None = None
+) -> Tensor:
+    """Return the value of the problem that :func:`solve_lambda` solves, ``(...)``.
+
+    That is the minimum of ``sum_j lambda_j R_j + beta |lambda|^2`` over the simplex, or with
+    ``rule="worst_case"`` the maximum of ``sum_j lambda_j R_j - beta |lambda|^2``. The arguments are those
+    of :func:`solve_lambda`.
+
+    >>> lambda_cost(torch.tensor([0.1, 0.2, 0.9]), beta=0.5)
+    tensor(0.3975)
+    """
+    weights = solve_lambda(penalties, beta, rule, chosen)
+    spread = torch.as_tensor(beta, dtype=weights.dtype, device=weights.device) * weights.square().sum(-1)
+    return (weights * penalties).sum(-1) + (spread if rule == "kkt" else -spread)
+
+
 def check_rule(rule: str) -> None:
     """Raise :class:`InputError` unless ``rule`` is one that lambda can be solved by."""
     if rule not in get_args(Rule):

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import MLP
+from fairrf_lightning.callbacks.fit_progress import start_fresh
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
@@ -27,9 +28,16 @@ class FairRFModule(LightningModule):
     ``n_features`` and ``related`` both are taken from the data module.
 
     Logs ``train_loss`` (task loss), ``train_penalty``, ``lambda/<feature>``; on validation ``val_loss``,
-    ``val_penalty``, ``val_objective`` (their sum: what the checkpoint is chosen by), ``val_acc``,
-    ``val_dp_gap``, ``val_eo_gap``, ``val_eodds_gap``, with ``_low`` and ``_high`` ends of 95 % intervals,
-    and ``penalty/<feature>``; on test the same with ``test_``.
+    ``val_penalty``, ``val_objective`` (what the checkpoint is chosen by), ``val_acc``, ``val_dp_gap``,
+    ``val_eo_gap``, ``val_eodds_gap``, with ``_low`` and ``_high`` ends of 95 % intervals, and
+    ``penalty/<feature>``; on test the same with ``test_``.
+
+    ``val_objective`` is ``val_loss`` plus :meth:`RelatedFeaturePenalty.objective`: a function of the
+    validation predictions alone, so that epochs with different lambda are comparable. With a fixed
+    lambda it is ``val_loss + val_penalty``.
+
+    Each fit starts fresh, with the initial lambda. A fit that resumes from a checkpoint, or a second fit
+    of the same Trainer, continues.
 
     Args:
         n_features: Number of input columns.
@@ -43,7 +51,7 @@ class FairRFModule(LightningModule):
         statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
         given: ``"all"`` rows (demographic parity) or the ``"positives"`` (equal opportunity).
         initial_weights: lambda to start from, by feature name; ``1 / K`` each when ``None``.
-        lr: Learning rate of the default optimiser, Adam (fused where available).
+        lr: Learning rate of the default optimiser, Adam (fused where available); ``Tuner.lr_find`` sets it.
         optimizer: Another optimiser: a callable of the parameters.
         lr_scheduler: A scheduler: a callable of the optimiser, stepped every epoch.
         num_groups: Number of groups of the sensitive attribute in validation and test batches.
@@ -71,12 +79,13 @@ class FairRFModule(LightningModule):
         super().__init__()
         self.save_hyperparameters(ignore=["backbone"] if isinstance(backbone, nn.Module) else [])
         self._drop_unsafe_hparams()
+        if optimizer is not None:
+            del self.hparams["lr"]  # it has its own: Tuner.lr_find should refuse, not set what nobody reads
         if not lr > 0:
             raise InputError(f"lr = {lr!r}: expected a positive learning rate.")
         self._make_backbone = backbone
         self._make_optimizer = optimizer
         self._make_scheduler = lr_scheduler
-        self._lr = lr
         self._rng_state: dict[str, Any] | None = None
         self._make_penalty = partial(
             RelatedFeaturePenalty,
@@ -96,9 +105,11 @@ class FairRFModule(LightningModule):
         logits: Tensor = self.backbone(inputs)
         return logits
 
-    def setup(self, stage: str) -> None:  # noqa: ARG002 - Lightning's signature
-        """Build what depends on the data, unless that was given."""
+    def setup(self, stage: str) -> None:
+        """Build what depends on the data, unless that was given; start fresh in each fit."""
         self.adapt_to(getattr(self.trainer, "datamodule", None))
+        if stage == "fit":
+            start_fresh(self.trainer, [self.penalty])
 
     def adapt_to(self, data: LightningDataModule | None) -> None:
         """Build backbone and penalty for the columns of a data module, unless they are there.
@@ -139,9 +150,11 @@ class FairRFModule(LightningModule):
 
     def on_validation_start(self) -> None:
         self._compare_groups_of(getattr(self.trainer, "datamodule", None))
+        self.val_metrics.reset()  # an interrupted epoch leaves rows behind
 
     def on_test_start(self) -> None:
         self._compare_groups_of(getattr(self.trainer, "datamodule", None))
+        self.test_metrics.reset()
 
     def _compare_groups_of(self, data: LightningDataModule | None) -> None:
         # A checkpoint can be tested on other groups than those it was trained with. Some data modules
@@ -250,7 +263,8 @@ class FairRFModule(LightningModule):
         self._rng_state = checkpoint.get("rng_state")
 
     def on_train_start(self) -> None:
-        """Go on with the random state of the checkpoint, if there was one."""
+        """Continue with the random state of the checkpoint, if there was one."""
+        self._train_sums = None  # an interrupted epoch leaves sums behind
         if self._rng_state is not None:
             torch.set_rng_state(self._rng_state["cpu"])
             if len(self._rng_state["cuda"]) == torch.cuda.device_count():
@@ -262,15 +276,19 @@ class FairRFModule(LightningModule):
         if self._make_optimizer is not None:
             optimizer = self._make_optimizer(self.parameters())
         else:
-            # Lightning refuses gradient clipping of a fused optimiser under a GradScaler.
-            fused = self.trainer.precision != "16-mixed" and self.device.type in ("cpu", "cuda")
-            optimizer = torch.optim.Adam(self.parameters(), lr=self._lr, fused=fused)
+            fused = self._may_fuse() and self.device.type in ("cpu", "cuda")
+            optimizer = torch.optim.Adam(self.parameters(), lr=self.hparams["lr"], fused=fused)
         if self._make_scheduler is None:
             return optimizer
         scheduler = self._make_scheduler(optimizer)
         monitor = scheduler.monitor if isinstance(scheduler, ReduceLROnPlateau) else None
         config = {"scheduler": scheduler} | ({"monitor": monitor} if monitor else {})
         return {"optimizer": optimizer, "lr_scheduler": config}  # type: ignore[return-value]
+
+    def _may_fuse(self) -> bool:
+        # Under mixed precision Lightning refuses to clip the gradients of a fused optimiser.
+        precision, clips = self.trainer.precision, bool(self.trainer.gradient_clip_val)
+        return precision != "16-mixed" and not (precision == "bf16-mixed" and clips)
 
 
 def unpack_batch(batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:

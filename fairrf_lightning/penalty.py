@@ -15,6 +15,7 @@ from fairrf_lightning.functional import (
     Rule,
     Statistic,
     batch_moments,
+    lambda_cost,
     merge_moments,
     penalties_from_moments,
     solve_lambda,
@@ -49,7 +50,8 @@ class RelatedFeaturePenalty(nn.Module):
     """``eta * sum_j lambda_j R_j``: how far the prediction moves with each related feature.
 
     In training under ``torch.distributed`` the covariance is that of all ranks' rows together (the
-    mean of the ranks' own penalties would be another number, because ``|cov|`` is not linear).
+    mean of the ranks' own penalties would be another number, because ``|cov|`` is not linear). For the same
+    reason accumulated batches are not one large batch: each part has a penalty of its own.
     Computed in float32 or wider even under autocast; lambda stays float32 in any precision.
 
     Args:
@@ -73,8 +75,8 @@ class RelatedFeaturePenalty(nn.Module):
 
     Attributes:
         enabled: Whether the penalty is on; ``PretrainCallback`` switches it.
-        penalised_steps: Number of training batches so far with the penalty on.
-        updates: Number of updates of lambda so far.
+        beta: Weight of ``|lambda|^2`` that lambda is solved with; ``None`` while lambda is fixed.
+        rule: The rule that lambda is solved by. ``LambdaUpdateCallback`` sets both.
     """
 
     weights: Tensor
@@ -110,9 +112,6 @@ class RelatedFeaturePenalty(nn.Module):
         self.given: Given = given
         self.from_logits = from_logits
         self.enabled = True
-        self.penalised_steps = 0
-        self.updates = 0
-        self._pending: list[Tensor] = []
         models = values.shape
         columns = [c for feature in related.values() for c in feature]
         self._last_column = max(columns)
@@ -120,10 +119,38 @@ class RelatedFeaturePenalty(nn.Module):
         start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
         if chosen is not None:
             start = _restricted(start, chosen)
+        self._initial = start.clone()
         self.register_buffer("weights", start)
         self.register_buffer("columns", torch.tensor(columns), persistent=False)
         self.register_buffer("owner", torch.tensor(owner), persistent=False)
         self.register_buffer("chosen", chosen, persistent=False)
+        self.reset()
+
+    def reset(self) -> None:
+        """Return to the initial lambda; forget the rows and the counters of earlier fits.
+
+        The callbacks and FairRFModule call this at the start of each fit that does not resume.
+        """
+        self.weights = self._initial.to(self.weights.device, copy=True)
+        self.beta: float | Tensor | None = None
+        self.rule: Rule = "kkt"
+        self._pending: list[Tensor] = []
+        self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
+
+    @property
+    def penalised_steps(self) -> int:
+        """Number of training batches so far with the penalty on."""
+        return int(self._counts[0])
+
+    @property
+    def updates(self) -> int:
+        """Number of updates of lambda so far."""
+        return int(self._counts[1])
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether ``eta`` is positive (for any model of a stack)."""
+        return bool(torch.as_tensor(self.eta).any())
 
     def forward(self, preds: Tensor, inputs: Tensor, target: Tensor | None = None) -> Tensor:
         """Return the penalty, a scalar (``(M,)`` for stacked models).
@@ -187,6 +214,20 @@ class RelatedFeaturePenalty(nn.Module):
         return self.eta * (self.weights * penalties).sum(-1)
 
     @torch.no_grad()
+    def objective(self, penalties: Tensor) -> Tensor:
+        """Return what the penalty adds to the objective by which epochs are compared.
+
+        While lambda is learned, this is ``eta * min (sum_j lambda_j R_j + beta |lambda|^2)`` over
+        lambda: a function of ``R`` alone, and so the same function in each epoch. With the lambda of
+        the epoch and without ``beta |lambda|^2`` it would be another function after each update. The
+        rule ``worst_case`` takes the maximum of ``sum_j lambda_j R_j - beta |lambda|^2`` instead. A
+        fixed lambda is the same in each epoch: then this is :meth:`total`.
+        """
+        if self.beta is None:
+            return self.total(penalties)
+        return self.eta * lambda_cost(penalties, self.beta, self.rule, self.chosen)
+
+    @torch.no_grad()
     def pending_penalties(self) -> Tensor | None:
         """Return ``R`` of the rows since the last update of lambda, ``(..., K)``; ``None``: no rows."""
         if not self._pending:
@@ -208,27 +249,49 @@ class RelatedFeaturePenalty(nn.Module):
         # Out of place: autograd may still hold the old weights between forward and backward.
         self.weights = solve_lambda(penalties, beta, rule, self.chosen).to(self.weights.dtype)
         self._pending = []
-        self.updates += 1
+        self._counts[1] += 1
         return penalties
 
     @torch.no_grad()
     def _remember(self, moments: Moments) -> None:
-        self.penalised_steps += 1
+        self._counts[0] += 1
         # Merged only now and then: merging in each step would cost more than the penalty itself.
         self._pending.append(moments.pack().detach())
         if len(self._pending) == _MOST_PENDING:
             self._pending = [merge_moments(torch.stack(self._pending)).pack()]
 
+    def hold_in(self, weights: Tensor, counts: Tensor) -> None:
+        """Copy lambda and the counters into these tensors, and hold them there until the next reset.
+
+        Args:
+            weights: Tensor of the shape of lambda, in the processor's memory.
+            counts: Whole numbers: penalised steps and updates.
+        """
+        weights.copy_(self.weights)
+        counts.copy_(torch.tensor([self.penalised_steps, self.updates]))
+        if self.weights.device == weights.device:
+            self.weights, self._counts = weights, counts
+
     def get_extra_state(self) -> dict[str, Any]:
-        """Return the counters and the moments since the last update, part of the ``state_dict``."""
+        """Return what a resumed run needs besides lambda, part of the ``state_dict``."""
         pending = torch.stack(self._pending) if self._pending else self.weights.new_empty(0)
-        return {"pending": pending, "penalised_steps": self.penalised_steps, "updates": self.updates}
+        return {
+            "pending": pending,
+            "penalised_steps": self.penalised_steps,
+            "updates": self.updates,
+            "beta": 0.0 if self.beta is None else self.beta,
+            "worst_case": self.rule == "worst_case",
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Resume from the state of a checkpoint."""
         self._pending = list(state["pending"].to(self.weights.device))
-        self.penalised_steps = state["penalised_steps"]
-        self.updates = state["updates"]
+        self._counts = [state["penalised_steps"], state["updates"]]
+        fixed = not torch.as_tensor(state["beta"]).any()
+        self.beta, self.rule = (
+            None if fixed else state["beta"],
+            "worst_case" if state["worst_case"] else "kkt",
+        )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RelatedFeaturePenalty:  # noqa: FBT001, FBT002 - nn.Module's signature
         kept = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}

@@ -10,8 +10,9 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor
 
-from fairrf_lightning.callbacks.batch_part import BatchPart, batch_part, related_rows
-from fairrf_lightning.callbacks.prediction_tap import PredictionTap
+from fairrf_lightning.callbacks.batch_part import BatchPart, batch_part, check_batch_size, related_rows
+from fairrf_lightning.callbacks.prediction_tap import Captured, PredictionTap
+from fairrf_lightning.callbacks.validation_penalty import ValidationPenalty
 from fairrf_lightning.callbacks.wrapped_backward import WrappedBackward
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -53,6 +54,7 @@ class Attachment:
         self.target = target
         self.backward = backward
         self._tap = PredictionTap(module)
+        self._validation = ValidationPenalty(penalty)
         self._undo: list[Callable[[], object]] = []
         self._batch: Any = None
         self._passes = self._most_passes = 0
@@ -64,6 +66,7 @@ class Attachment:
         self.detach()
         self._check(trainer, pl_module)
         self.penalty.to(pl_module.device)
+        self._validation.start(pl_module.device)
         self._served = False
         self._most_passes = 0
         self._start_epoch()
@@ -89,6 +92,25 @@ class Attachment:
         self._batch = None
         self._most_passes = max(self._most_passes, self._passes)
         self._tap.close()
+
+    def start_validation_batch(self, batch: Any) -> None:
+        """Listen from now on, if the penalty is attached: this is a validation batch of a fit."""
+        if self._undo:
+            self._batch = batch
+            self._tap.open(training=False)
+
+    def end_validation_batch(self, pl_module: LightningModule) -> None:
+        """Add the predictions of this batch to those of the validation epoch."""
+        if self._undo:
+            with self._validation.noting_problems():
+                if (captured := self._tap.take(pl_module, required=False)) is not None:
+                    self._validation.update(*self._matched(captured))
+            self._batch = None
+            self._tap.close()
+
+    def end_validation_epoch(self, trainer: Trainer) -> tuple[Tensor, Tensor] | None:
+        """Return the validation penalty and what it adds to the objective; ``None`` if it is unknown."""
+        return self._validation.end_epoch(trainer) if self._undo else None
 
     def end_epoch(self, pl_module: LightningModule) -> dict[str, Tensor]:
         """Return what is worth logging; an epoch in which the penalty had no place is an error."""
@@ -118,7 +140,7 @@ class Attachment:
         return {"features": self.penalty.feature_names, **self.penalty.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where the checkpoint was."""
+        """Resume from the state of a checkpoint."""
         state = dict(state)
         features = state.pop("features")
         if features != self.penalty.feature_names:
@@ -154,11 +176,8 @@ class Attachment:
         required = not self._served or trainer.world_size > 1
         if (captured := self._tap.take(pl_module, required=required)) is None:
             return loss
-        preds, handed = captured
-        inputs = handed if self.inputs is None else batch_part(self._batch, self.inputs, "inputs")
-        target = None if self.target is None else batch_part(self._batch, self.target, "target")
-        inputs = related_rows(inputs, self.inputs, preds, trainer.world_size)
-        self.penalty.check_inputs(inputs)
+        check_batch_size(captured.preds, trainer.world_size)
+        preds, inputs, target = self._matched(captured)
         self._served = True
         if not self.penalty.enabled:
             return loss
@@ -166,6 +185,15 @@ class Attachment:
         self._sum = self._sum.to(penalty.device) + penalty.detach()
         self._count += 1
         return loss + _scaled(penalty, trainer, pl_module)
+
+    def _matched(self, captured: Captured) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the predictions with the inputs and labels of the same rows."""
+        preds, handed = captured
+        inputs = handed if self.inputs is None else batch_part(self._batch, self.inputs, "inputs")
+        target = None if self.target is None else batch_part(self._batch, self.target, "target")
+        inputs = related_rows(inputs, self.inputs, preds)
+        self.penalty.check_inputs(inputs)
+        return preds, inputs, target
 
 
 def _scaled(penalty: Tensor, trainer: Trainer, pl_module: LightningModule) -> Tensor:

@@ -53,7 +53,7 @@ def _find(batch: Any, part: BatchPart, argument: str) -> Any:
     )
 
 
-def related_rows(inputs: Tensor | None, given: BatchPart | None, preds: Tensor, world_size: int) -> Tensor:
+def related_rows(inputs: Tensor | None, given: BatchPart | None, preds: Tensor) -> Tensor:
     """Return the inputs as ``(N, D)``, on the device of the predictions, whose rows they have to be."""
     source = "the first tensor handed to the module" if given is None else f"inputs = {given!r}"
     if inputs is None:
@@ -65,9 +65,13 @@ def related_rows(inputs: Tensor | None, given: BatchPart | None, preds: Tensor, 
     if len(inputs) != len(preds):
         rows = f"{len(inputs)} rows and the prediction {len(preds)}"
         raise InputError(f"{source} has {rows}: expected the same rows. {_ADVICE}")
+    return inputs.to(preds.device)
+
+
+def check_batch_size(preds: Tensor, world_size: int) -> None:
+    """Raise :class:`InputError` if a training batch has one row: a covariance needs two."""
     if len(preds) * world_size < 2:
         raise InputError(
             "a batch of one row: a covariance needs two. Take a larger batch_size; if this is the last batch "
             "of an epoch, DataLoader(drop_last=True) leaves it out."
         )
-    return inputs.to(preds.device)

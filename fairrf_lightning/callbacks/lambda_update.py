@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fairrf_lightning.callbacks.attachment import Attachment
 from fairrf_lightning.callbacks.batch_part import BatchPart
-from fairrf_lightning.callbacks.lookup import find_penalties
+from fairrf_lightning.callbacks.fit_progress import OptimiserSteps, continues_run, start_fresh
+from fairrf_lightning.callbacks.lookup import find_penalties, penalties_of
+from fairrf_lightning.callbacks.returned_lambda import ReturnedLambda
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import Rule, check_beta, check_rule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -28,11 +30,15 @@ class LambdaUpdateCallback(Callback):
     The module holds its penalty, as FairRFModule does. Or give ``penalty``, and it is attached to a
     module that knows nothing of it, without a change to its code: see ``docs/dropin.md``.
 
+    Each fit starts fresh, with the penalty's initial lambda. A fit that resumes from a checkpoint, or a
+    second fit of the same Trainer, continues.
+
     Args:
         beta: Weight of ``|lambda|^2``: large values keep lambda near ``1 / K``, small ones let it
             collapse onto the feature with the smallest penalty. A list serves stacked models, one
             value each.
-        every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed.
+        every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed. A batch in which
+            several optimisers step counts once.
         rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
             still correlates).
         penalty: A penalty to attach to a module that holds none.
@@ -43,9 +49,11 @@ class LambdaUpdateCallback(Callback):
         target: With ``penalty``: where the batch has the labels, likewise; for ``given="positives"``.
         backward: With ``penalty`` and manual optimisation: number of the backward pass in a training
             step that the penalty goes into, from 0; ``None`` for each.
+        val_loss: With ``penalty``: name of the task loss that ``validation_step`` logs. Where it is
+            logged, ``val_objective`` is logged as well.
 
     >>> LambdaUpdateCallback(beta=0.5, every_n_steps=50).state_dict()
-    {'steps_since_update': 0, 'last_global_step': 0}
+    {'steps_since_update': 0}
     >>> fairness = RelatedFeaturePenalty({"age": [0]}, eta=0.5)
     >>> LambdaUpdateCallback(penalty=fairness, module="net").state_key
     "LambdaUpdateCallback{'module': 'net'}"
@@ -62,6 +70,7 @@ class LambdaUpdateCallback(Callback):
         inputs: BatchPart | None = None,
         target: BatchPart | None = None,
         backward: int | None = None,
+        val_loss: str = "val_loss",
     ) -> None:
         check_beta(_as_tensor(beta))
         check_rule(rule)
@@ -74,15 +83,20 @@ class LambdaUpdateCallback(Callback):
         self.every_n_steps = every_n_steps
         self.rule: Rule = rule
         self.penalty = penalty
+        self.val_loss = val_loss
         self._attachment: Attachment | None = None
         if penalty is not None:
             self._attachment = Attachment(penalty, module, inputs, target, backward)
+            self._returned = ReturnedLambda(penalty)
         else:
             _check_unused(module=module, inputs=inputs, target=target, backward=backward)
         self._module = module
+        self._val_cost: Tensor | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._steps = OptimiserSteps()
         self._steps_since_update = 0
-        self._last_global_step = 0
-        self._updated = False
         self._warned = False
 
     @property
@@ -91,21 +105,27 @@ class LambdaUpdateCallback(Callback):
         return super().state_key if self.penalty is None else self._generate_state_key(module=self._module)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Start counting anew in each fit; a checkpoint's counters are restored after this."""
-        del trainer, pl_module
+        """Start fresh in each fit; the state of a checkpoint is restored after this."""
         if stage == "fit":
-            self._steps_since_update = self._last_global_step = 0
+            start_fresh(trainer, penalties_of(trainer, pl_module))
+            if not continues_run(trainer):
+                self._start()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
         if self._attachment:
             self._attachment.attach(trainer, pl_module)
+        if self.every_n_steps is not None:
+            for penalty in self._penalties(trainer, pl_module):
+                penalty.beta, penalty.rule = _as_tensor(self.beta), self.rule
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the module as it was."""
-        del trainer, pl_module, stage
-        if self._attachment:
+        """Leave the module as it was; hand lambda to the process that started this one."""
+        del pl_module
+        if self._attachment and self.penalty:
             self._attachment.detach()
+            if stage == "fit":
+                self._returned.write(trainer, self.penalty)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the module as it was: Lightning tears nothing down after an error."""
@@ -116,7 +136,8 @@ class LambdaUpdateCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Listen to the predictions of a training batch."""
-        del trainer, pl_module, batch_idx
+        del pl_module, batch_idx
+        self._steps.start_batch(trainer)
         if self._attachment:
             self._attachment.start_batch(batch)
 
@@ -124,35 +145,84 @@ class LambdaUpdateCallback(Callback):
         """Count optimiser steps with the penalty on; update lambda when it is time."""
         if self._attachment:
             self._attachment.end_batch()
-        stepped = trainer.global_step != self._last_global_step
-        self._last_global_step = trainer.global_step
-        if not stepped or self.every_n_steps is None:
+        if not self._steps.end_batch(trainer) or self.every_n_steps is None:
             return
-        penalties = [self.penalty] if self.penalty else find_penalties(trainer, pl_module, self)
+        penalties = self._penalties(trainer, pl_module)
         self._steps_since_update += any(penalty.enabled for penalty in penalties)
         if self._steps_since_update >= self.every_n_steps:
             self._steps_since_update = 0
-            self._updated = True
             for penalty in penalties:
                 self._update(penalty)
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the loss of the last validation, which is not to be taken for that of this one."""
+        del pl_module
+        if self._attachment:
+            trainer.callback_metrics.pop(self.val_loss, None)
+
+    def on_validation_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Listen to the predictions of a batch of the first validation loader."""
+        del trainer, pl_module, batch_idx
+        if self._attachment and dataloader_idx == 0:
+            self._attachment.start_validation_batch(batch)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, *_: Any, dataloader_idx: int = 0, **__: Any
+    ) -> None:
+        """Measure the penalty of these predictions."""
+        del trainer
+        if self._attachment and dataloader_idx == 0:
+            self._attachment.end_validation_batch(pl_module)
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log ``val_penalty`` and ``val_objective`` of a module that does not know them."""
+        measured = self._attachment.end_validation_epoch(trainer) if self._attachment else None
+        if measured is None:
+            self._val_cost = None
+            return
+        total, self._val_cost = measured
+        # Equal on all ranks already; the maximum of equals is exact.
+        name = "val_penalty" + self._suffix(trainer, pl_module)
+        pl_module.log(name, total, sync_dist=True, reduce_fx="max")
+        # The last of several attached penalties logs the sum.
+        attached = [other for other in _lambda_updates(trainer) if other.penalty is not None]
+        costs = [other._val_cost for other in attached if other._val_cost is not None]  # noqa: SLF001 - this class
+        loss = trainer.callback_metrics.get(self.val_loss)
+        if loss is not None and self is attached[-1] and len(costs) == len(attached):
+            pl_module.log("val_objective", loss.to(total.device) + sum(costs), sync_dist=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log lambda and the penalties of a module that does not know them."""
         if self._attachment:
-            several = len(find_penalties(trainer, pl_module, self)) > 1
-            suffix = f"/{self._module}" if several and self._module else ""
+            suffix = self._suffix(trainer, pl_module)
             for name, value in self._attachment.end_epoch(pl_module).items():
                 # Equal on all ranks already; the maximum of equals is exact.
                 pl_module.log(name + suffix, value, sync_dist=True, reduce_fx="max")
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say so if training was too short for a single update."""
-        del trainer, pl_module
-        if self.every_n_steps is not None and self._steps_since_update and not self._updated:
-            rank_zero_info(
-                f"lambda was never updated: the penalty was on for {self._steps_since_update} steps, and "
-                f"every_n_steps is {self.every_n_steps}. Lower it, or train longer."
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if training was too short for a single update; the progress bar is closed by now."""
+        if self.every_n_steps is None:
+            return
+        penalties = [penalty for penalty in self._penalties(trainer, pl_module) if penalty.penalised_steps]
+        if penalties and not any(penalty.updates for penalty in penalties):
+            rank_zero_warn(
+                f"lambda was never updated: the penalty was on for {self._steps_since_update} optimiser "
+                f"steps, and every_n_steps is {self.every_n_steps}. Lower it, or train longer."
             )
+
+    def _penalties(self, trainer: Trainer, pl_module: LightningModule) -> list[RelatedFeaturePenalty]:
+        return [self.penalty] if self.penalty else find_penalties(trainer, pl_module, self)
+
+    def _suffix(self, trainer: Trainer, pl_module: LightningModule) -> str:
+        several = len(find_penalties(trainer, pl_module, self)) > 1
+        return f"/{self._module}" if several and self._module else ""
 
     def _update(self, penalty: RelatedFeaturePenalty) -> None:
         measured = penalty.update_weights(_as_tensor(self.beta), self.rule)
@@ -172,18 +242,18 @@ class LambdaUpdateCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs; a penalty that the module holds is in the module's state."""
         attached = {"penalty": self._attachment.state_dict()} if self._attachment else {}
-        return {
-            "steps_since_update": self._steps_since_update,
-            "last_global_step": self._last_global_step,
-            **attached,
-        }
+        return {"steps_since_update": self._steps_since_update, **attached}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was."""
+        """Resume from the state of a checkpoint."""
         self._steps_since_update = state_dict["steps_since_update"]
-        self._last_global_step = state_dict["last_global_step"]
         if self._attachment and "penalty" in state_dict:
             self._attachment.load_state_dict(state_dict["penalty"])
+
+
+def _lambda_updates(trainer: Trainer) -> list[LambdaUpdateCallback]:
+    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, LambdaUpdateCallback)]
 
 
 def _as_tensor(beta: float | list[float]) -> float | Tensor:

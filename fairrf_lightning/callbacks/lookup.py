@@ -1,4 +1,4 @@
-"""How a callback finds the penalties that it steers."""
+"""Finds the penalties that a callback steers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
+def penalties_of(trainer: Trainer, pl_module: LightningModule) -> list[RelatedFeaturePenalty]:
+    """Return the penalties that the module holds or that a callback attaches; there may be no penalty yet."""
+    found = [m for m in pl_module.modules() if isinstance(m, RelatedFeaturePenalty)]
+    attached = (getattr(other, "penalty", None) for other in trainer.callbacks)  # type: ignore[attr-defined]
+    return found + [penalty for penalty in attached if isinstance(penalty, RelatedFeaturePenalty)]
+
+
 def find_penalties(
     trainer: Trainer, pl_module: LightningModule, callback: Callback
 ) -> list[RelatedFeaturePenalty]:
     """Return the penalties that the module holds or that a callback has attached; there has to be one."""
-    found = [m for m in pl_module.modules() if isinstance(m, RelatedFeaturePenalty)]
-    attached = (getattr(other, "penalty", None) for other in trainer.callbacks)  # type: ignore[attr-defined]
-    found += [penalty for penalty in attached if isinstance(penalty, RelatedFeaturePenalty)]
+    found = penalties_of(trainer, pl_module)
     if not found:
         raise InputError(
             f"{type(callback).__name__} found no RelatedFeaturePenalty in "
@@ -24,3 +29,12 @@ def find_penalties(
             "self.fairness(logits, inputs) to its loss; or use FairRFModule."
         )
     return found
+
+
+def in_pretraining(trainer: Trainer, pl_module: LightningModule) -> bool:
+    """Return whether a penalty is wanted (``eta > 0``) and no training batch has had it so far.
+
+    A model of this phase is a vanilla model: no checkpoint of it should be chosen as a penalised one.
+    """
+    wanted = [penalty for penalty in penalties_of(trainer, pl_module) if penalty.is_wanted]
+    return bool(wanted) and not any(penalty.penalised_steps for penalty in wanted)

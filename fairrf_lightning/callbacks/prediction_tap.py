@@ -26,8 +26,8 @@ class Captured(NamedTuple):
 class PredictionTap:
     """Keeps the predictions that a submodule makes between :meth:`open` and :meth:`take`.
 
-    Several calls before one backward pass count as one, their rows in the order of the calls. Outputs
-    that do not require grad are no predictions to be penalised: those of validation, of a teacher.
+    Several calls before one backward pass count as one, their rows in the order of the calls. In a
+    training batch, outputs that do not require grad are no predictions to be penalised: those of a teacher.
 
     Args:
         name: Name of the submodule, as in ``named_modules()``; ``None``: the LightningModule itself.
@@ -36,6 +36,7 @@ class PredictionTap:
     def __init__(self, name: str | None) -> None:
         self.name = name
         self._listening = False
+        self._training = True
         self._calls: list[Captured] = []
         self._aged = False
         self._refused = ""
@@ -50,10 +51,11 @@ class PredictionTap:
             hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
         return module.register_forward_hook(hook, with_kwargs=True).remove
 
-    def open(self) -> None:
-        """Listen from now on."""
+    def open(self, *, training: bool = True) -> None:
+        """Listen from now on, to a batch of training or of validation."""
         self.close()
         self._listening = True
+        self._training = training
 
     def close(self) -> None:
         """Stop listening and forget."""
@@ -80,7 +82,7 @@ class PredictionTap:
         # Under DDP and its like the LightningModule is called around training_step too: that is a loss.
         if not isinstance(output, Tensor) or output.ndim == 0:
             self._refused = f" (It was, and returned {_describe(output)}, which is no prediction.)"
-        elif not output.requires_grad:
+        elif self._training and not output.requires_grad:
             self._without_grad = True
         else:
             if self._aged:

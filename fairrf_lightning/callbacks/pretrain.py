@@ -6,8 +6,11 @@ from typing import Any
 
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_warn
 
-from fairrf_lightning.callbacks.lookup import find_penalties
+from fairrf_lightning.callbacks.fit_progress import OptimiserSteps, continues_run, start_fresh
+from fairrf_lightning.callbacks.lookup import find_penalties, in_pretraining, penalties_of
+from fairrf_lightning.callbacks.monitors import blind_monitors, forget_scores
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
@@ -15,18 +18,23 @@ from fairrf_lightning.penalty import RelatedFeaturePenalty
 class PretrainCallback(Callback):
     """Keeps every penalty of the module off for a while, then on for the rest of the run.
 
-    Give one of ``epochs``, ``steps`` and ``patience``; with none of them, one epoch.
+    Give one of ``epochs``, ``steps`` and ``patience``; with none of them, one epoch. Each fit starts
+    fresh: with pretraining, and with the penalties' initial lambda. A fit that resumes from a checkpoint,
+    or a second fit of the same Trainer, continues. After a fit the penalties are on.
 
     Args:
         epochs: Epochs to pretrain; 0 for none.
-        steps: Optimiser steps to pretrain.
+        steps: Optimiser steps to pretrain. A batch in which several optimisers step counts once.
         patience: Pretrain until ``monitor`` has not improved for this many validations in a row.
         monitor: The metric that ``patience`` watches; lower is better. It has to be known without the
             sensitive attribute.
         min_delta: The least change of ``monitor`` that counts as an improvement.
+        reset_monitors: When pretraining ends, make ModelCheckpoint, EarlyStopping and ReduceLROnPlateau
+            forget their best score. Scores with and without the penalty are not comparable: the loss
+            rises when the penalty comes on.
 
     >>> PretrainCallback(patience=2).state_dict()
-    {'best': inf, 'waited': 0, 'finished': False}
+    {'best': inf, 'waited': 0, 'finished': False, 'steps': 0}
     """
 
     def __init__(
@@ -36,6 +44,8 @@ class PretrainCallback(Callback):
         patience: int | None = None,
         monitor: str = "val_loss",
         min_delta: float = 0.0,
+        *,
+        reset_monitors: bool = False,
     ) -> None:
         limits = {"epochs": epochs, "steps": steps, "patience": patience}
         given = {name: value for name, value in limits.items() if value is not None}
@@ -52,22 +62,51 @@ class PretrainCallback(Callback):
         self.patience = patience
         self.monitor = monitor
         self.min_delta = min_delta
+        self.reset_monitors = reset_monitors
+        self._penalties: list[RelatedFeaturePenalty] = []
+        self._start()
+
+    def _start(self) -> None:
         self._best = float("inf")
         self._waited = 0
         self._finished = False
-        self._penalties: list[RelatedFeaturePenalty] = []
+        self._steps = OptimiserSteps()
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Start fresh in each fit; the state of a checkpoint is restored after this."""
+        self._penalties = []
+        if stage == "fit":
+            start_fresh(trainer, penalties_of(trainer, pl_module))
+            if not continues_run(trainer):
+                self._start()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look for the penalties anew in each fit."""
-        del trainer, pl_module
-        self._penalties = []
+        """Warn of callbacks whose best epoch would be one of pretraining."""
+        if self.reset_monitors or self._is_over(trainer) or not in_pretraining(trainer, pl_module):
+            return
+        if blind := blind_monitors(trainer):
+            rank_zero_warn(
+                f"{', '.join(blind)}: this metric does not include the penalty and gets worse when "
+                "pretraining ends, so an epoch without the penalty would be kept. Monitor 'val_objective', "
+                "or give PretrainCallback(reset_monitors=True)."
+            )
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Set the phase that this step belongs to."""
+        self._steps.start_batch(trainer)
         enabled = self._is_over(trainer)
-        self._penalties = self._penalties or find_penalties(trainer, pl_module, self)
+        if not self._penalties:
+            self._penalties = find_penalties(trainer, pl_module, self)
+        elif self._penalties[0].enabled == enabled:
+            return
         for penalty in self._penalties:
             penalty.enabled = enabled
+        if enabled and self.reset_monitors and in_pretraining(trainer, pl_module):
+            forget_scores(trainer)
+
+    def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        """Count the optimiser's steps."""
+        self._steps.end_batch(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
         """Watch the monitored loss."""
@@ -75,11 +114,33 @@ class PretrainCallback(Callback):
         if self.patience is not None and fitting and not self._finished:
             self._watch(trainer)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if the penalty never came on; the progress bar is closed by now."""
+        if in_pretraining(trainer, pl_module):
+            limits = {"epochs": self.epochs, "steps": self.steps, "patience": self.patience}
+            given = ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
+            rank_zero_warn(
+                f"the penalty was never on: training ended within pretraining ({given}), so this is a "
+                "vanilla model. Train longer, or pretrain for a shorter time."
+            )
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the penalties on, for a later Trainer without this callback."""
+        del trainer, pl_module, stage
+        for penalty in self._penalties:
+            penalty.enabled = True
+        self._penalties = []
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the penalties on: Lightning tears nothing down after an error."""
+        del exception
+        self.teardown(trainer, pl_module, "fit")
+
     def _is_over(self, trainer: Trainer) -> bool:
         if self.epochs is not None:
             return trainer.current_epoch >= self.epochs
         if self.steps is not None:
-            return trainer.global_step >= self.steps
+            return self._steps.count >= self.steps
         return self._finished
 
     def _watch(self, trainer: Trainer) -> None:
@@ -99,10 +160,16 @@ class PretrainCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        return {"best": self._best, "waited": self._waited, "finished": self._finished}
+        return {
+            "best": self._best,
+            "waited": self._waited,
+            "finished": self._finished,
+            "steps": self._steps.count,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was."""
+        """Resume from the state of a checkpoint."""
         self._best = state_dict["best"]
         self._waited = state_dict["waited"]
         self._finished = state_dict["finished"]
+        self._steps.count = state_dict["steps"]

@@ -7,13 +7,15 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
+from fairrf_lightning.callbacks.lookup import in_pretraining
 from fairrf_lightning.experiments.stacked_module import StackedModule
 
 
 class KeepBestWeights(Callback):
     """Copies a model's weights and lambda whenever its validation objective is the lowest yet.
 
-    This is what ``ModelCheckpoint(monitor="val_objective")`` does for one model; it does not use S.
+    This is what ``ModelCheckpoint(monitor="val_objective")`` does for one model; it does not use S. An
+    epoch of pretraining counts only as long as there is no other, except for models without a penalty.
     ``best_epoch`` tells the epochs, ``(S, P)``.
     """
 
@@ -22,10 +24,16 @@ class KeepBestWeights(Callback):
     def __init__(self) -> None:
         self._best: Tensor | None = None
         self._kept: dict[str, Tensor] = {}
+        self._pretraining = False
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare the epoch that was just validated with the best one so far."""
         if trainer.state.fn == TrainerFn.FITTING and isinstance(pl_module, StackedModule):
+            pretraining = in_pretraining(trainer, pl_module)
+            if self._pretraining and not pretraining and self._best is not None:
+                vanilla = torch.as_tensor(pl_module.penalty.eta) == 0
+                self._best = self._best.where(vanilla, torch.inf)
+            self._pretraining = pretraining
             self._keep(pl_module, trainer.current_epoch)
 
     @torch.no_grad()

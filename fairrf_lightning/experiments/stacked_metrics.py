@@ -56,7 +56,8 @@ class StackedMetrics:
         """Return ``(S, P)`` by name, and ``penalty/<feature>``."""
         by_feature = self._related.compute().view_as(self._penalty.weights)  # torchmetrics squeezes
         loss, total = torch.as_tensor(self._loss) / self._rows, self._penalty.total(by_feature)
-        values = {"loss": loss, "penalty": total, "objective": loss + total}
+        objective = loss + self._penalty.objective(by_feature)
+        values = {"loss": loss, "penalty": total, "objective": objective}
         values |= decision_summary(**{name: torch.as_tensor(n) for name, n in self._decided.items()})
         for mode, sums in self._sums.items() if isinstance(self._counts, Tensor) else ():
             suffix = "" if mode == "hard" else "_prob"

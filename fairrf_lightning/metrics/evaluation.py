@@ -58,7 +58,8 @@ class EvaluationMetrics(nn.Module):
         penalty = self._penalty[0]
         by_feature = self.related.compute().reshape(-1)  # torchmetrics squeezes one feature
         loss, total = self.loss.compute(), penalty.total(by_feature)
-        values = {"loss": loss, "penalty": total, "objective": loss + total} | self._accuracy()
+        objective = loss + penalty.objective(by_feature)
+        values = {"loss": loss, "penalty": total, "objective": objective} | self._accuracy()
         if self._groups_seen:
             for name in ("dp_gap", "eo_gap", "eodds_gap"):
                 gap = getattr(self, name)
@@ -82,6 +83,7 @@ class EvaluationMetrics(nn.Module):
     @torch.no_grad()
     def reset(self) -> None:
         """Forget all batches."""
+        self._groups_seen = False
         for metric in self.children():
             if isinstance(metric, Metric):
                 metric.reset()

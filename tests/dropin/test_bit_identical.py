@@ -150,6 +150,7 @@ def test_compiled(prepare: Any, precision: str) -> None:
     assert_same(trained(prepare=prepare, precision=precision))
 
 
+@pytest.mark.filterwarnings("ignore:.*does not include the penalty")
 @Precision
 def test_beside_other_callbacks(tmp_path: Path, precision: str) -> None:
     def beside(folder: Path) -> list[Callback]:

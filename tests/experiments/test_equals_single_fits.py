@@ -42,7 +42,8 @@ def single_fit(
     module = FairRFModule(
         backbone=backbone, eta=setting.eta, statistic=setting.statistic, given=setting.given, lr=lr
     )
-    callbacks = [PretrainCallback(epochs=SCHEDULE.pretrain_epochs), *options.pop("callbacks", [])]
+    pretrain = PretrainCallback(epochs=SCHEDULE.pretrain_epochs, reset_monitors=True)
+    callbacks = [pretrain, *options.pop("callbacks", [])]
     if setting.rule != "fixed":
         callbacks.append(LambdaUpdateCallback(setting.beta, SCHEDULE.update_every, setting.rule))
     options = {"enable_checkpointing": False} | QUIET | options
