@@ -34,12 +34,12 @@ def run_grid(args: Sequence[str]) -> None:
     """Train eta x beta x seeds as one model, write the results and say which setting to take."""
     options = _parser().parse_args(list(args))
     make_data = data_maker(options)
-    settings = list(_settings(options))
+    data = make_data(seed=0)
+    settings = list(_settings(options, data))
     seeds = read_seeds(options.seeds)
     schedule = Schedule(options.epochs, options.pretrain_epochs, options.update_every, options.lr)
     if not options.max_accuracy_loss >= 0:
         raise InputError(f"--max_accuracy_loss {options.max_accuracy_loss}: expected 0 or more.")
-    data = make_data(seed=0)
     if options.plot and data.sensitive is not None:  # without S there are no gaps to draw
         check_matplotlib("--plot false")
     name = getattr(data, "name", type(data).__name__)
@@ -117,21 +117,28 @@ def _parser() -> ShortNameParser:
     return parser
 
 
-def _settings(options: Namespace) -> Iterator[Setting]:
+def _settings(options: Namespace, data: TabularDataModule) -> Iterator[Setting]:
     if options.model not in _MODELS.values():
         raise InputError(f"--model {options.model}: no such grid; {did_you_mean(options.model, _MODELS)}")
     etas = _numbers("eta", options.eta)
     shared = {name: options[name] for name in ("backbone", "dropout", "statistic", "given", "rule")}
+    shared["method"] = _method(data)
     betas = _numbers("beta", options.beta)
-    # Without a penalty beta does nothing: one vanilla model a seed is enough.
+    # Without a penalty beta does nothing: one vanilla model per seed is enough.
     yield Setting(eta=0.0, beta=betas[0], **shared)
     if options.model == _MODELS["arl"]:
         for lr in filter(None, _numbers("adversary_lr", options.adversary_lr)):
-            yield Setting(eta=0.0, beta=betas[0], adversary_lr=lr, method="arl", **shared)
+            yield Setting(eta=0.0, beta=betas[0], adversary_lr=lr, **shared | {"method": "arl"})
         return
     for eta, beta in product(etas, betas):
         if eta != 0:
             yield Setting(eta=eta, beta=beta, **shared)
+
+
+def _method(data: TabularDataModule) -> str:
+    """Return the name of the method that the options of the data stand for."""
+    changed = {"ksmote": data.ksmote, "remove_r": data.remove_related, "constrain_s": data.expose_sensitive}
+    return next((name for name, option in changed.items() if option), "fairrf")
 
 
 def _numbers(name: str, text: str) -> list[float]:

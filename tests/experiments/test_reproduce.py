@@ -86,4 +86,4 @@ def test_without_matplotlib_nothing_is_trained(
         main(["reproduce", "--seeds=2", "--epochs=1", "--only=compas"])
     assert exit_info.value.code == 2
     assert "pip install 'fairrf-lightning[plot]'" in capsys.readouterr().err
-    assert not Path("docs").exists()
+    assert not Path("reproduction").exists()
