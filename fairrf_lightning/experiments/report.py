@@ -130,16 +130,20 @@ def _ablation(runs: pd.DataFrame, data: str) -> Iterator[str]:
 
 def _best_without_s(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> str:
     settings = affordable_choices(runs, vanilla, BUDGET[data])
+    if not settings:
+        return "\nNo method has an eligible setting.\n"
     gaps = {name: of[["test_eo_gap", "test_dp_gap"]].mean().sum() for name, of in settings.items()}
     best = min(gaps, key=lambda name: gaps[name])
-    figures = [
-        " / ".join(f"{settings[name][m].mean():.3f}" for m in MEASURES[:3]) for name in (best, "fairrf")
-    ]
     eta = settings[best]["eta"].iloc[0]
+    fairrf = _figures(settings["fairrf"]) if "fairrf" in settings else "has no eligible setting"
     return (
         f"\nBest on the test split of the settings whose eta is chosen without S: **{best}** (eta {eta:g}), "
-        f"accuracy / dEO / dDP {figures[0]}; the paper's FairRF by the same rule {figures[1]}.\n"
+        f"accuracy / dEO / dDP {_figures(settings[best])}; the paper's FairRF by the same rule {fairrf}.\n"
     )
+
+
+def _figures(runs: pd.DataFrame) -> str:
+    return " / ".join(f"{runs[measure].mean():.3f}" for measure in MEASURES[:3])
 
 
 def _backbones(runs: pd.DataFrame, data: str) -> Iterator[str]:

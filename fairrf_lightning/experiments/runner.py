@@ -46,6 +46,14 @@ class Request:
     weight: int = 1
     evaluate: Evaluate = Stack.evaluate
 
+    def __post_init__(self) -> None:
+        epochs, without = self.schedule.epochs, self.schedule.pretrain_epochs
+        if without >= epochs and any(setting.eta for setting in self.settings):
+            raise InputError(
+                f"epochs = {epochs}, pretrain_epochs = {without}: no epoch is left for the penalty, so that "
+                "every eta would give the vanilla model. Raise the one or lower the other."
+            )
+
     @property
     def work(self) -> int:
         """Work in all, in the unit of ``weight``."""

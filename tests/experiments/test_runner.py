@@ -71,7 +71,7 @@ def test_other_seeds_settings_schedules_and_data_are_trained_anew(change: str, t
     others = {
         "seed": 1,
         "setting": Setting(beta=0.7),
-        "schedule": Schedule(epochs=1),
+        "schedule": Schedule(epochs=3),
         "data": partial(DATA, bias=0.1),
     }
     for chosen in (options, options | {change: others[change]}):
