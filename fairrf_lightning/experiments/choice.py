@@ -15,9 +15,9 @@ from fairrf_lightning.experiments.eligibility import (
     BALANCED,
     SHARE,
     Eligible,
-    collapse,
     eligible,
     means_over_seeds,
+    why_not,
 )
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, setting_name
 
@@ -68,7 +68,7 @@ def affordable_choices(
 
 
 def rejections(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> list[str]:
-    """Return the settings within the budget that have collapsed, with the reason."""
+    """Return the settings within the budget that may not be chosen, with the reason."""
     means = _means(runs[runs["method"] != "vanilla"])
     rejected = _eligible(means, vanilla, budget).rejected
     return [
@@ -77,9 +77,9 @@ def rejections(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> list
     ]
 
 
-def has_sound_decisions(runs: pd.DataFrame, vanilla: pd.DataFrame) -> bool:
-    """Return whether the runs of one setting have not collapsed on validation."""
-    return not collapse(_means(runs).iloc[0], _means(vanilla).iloc[0])
+def may_be_chosen(runs: pd.DataFrame, vanilla: pd.DataFrame) -> bool:
+    """Return whether the runs of one setting have not collapsed on validation, and are no vanilla models."""
+    return not why_not(_means(runs).iloc[0], _means(vanilla).iloc[0])
 
 
 def _means(runs: pd.DataFrame) -> pd.DataFrame:

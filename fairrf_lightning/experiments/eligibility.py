@@ -1,7 +1,8 @@
-"""Which settings may be chosen: near enough to the vanilla model in accuracy, and not collapsed.
+"""Which settings may be chosen: near enough to the vanilla model in accuracy, not collapsed, and in effect.
 
 With rare labels a large eta ends in a model that gives everyone the same decision. Its gaps are 0 and its
-accuracy is within any budget, so accuracy alone cannot keep it from being chosen.
+accuracy is within any budget, so accuracy alone cannot keep it from being chosen. And a model whose kept
+epoch is one of pretraining is a vanilla model, whatever its eta.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from fairrf_lightning.metrics.decisions import SAME_DECISION, has_collapsed, is_
 ACCURACY = "val_acc"
 BALANCED = "val_balanced_acc"
 SHARE = "val_positive_share"
-# Numbers of models of a setting: in all, and of those that give every validation row the same decision.
-MODELS, CONSTANT = "models", "constant_models"
+STEPS = "method_steps"
+# Numbers of models of a setting: in all, of those that give every validation row the same decision, and of
+# those that neither penalty nor adversary had a step in.
+MODELS, CONSTANT, IDLE = "models", "constant_models", "idle_models"
 _MAX_NAMED = 5
 
 
@@ -27,7 +30,7 @@ class Eligible(NamedTuple):
     """The settings that may be chosen.
 
     Args:
-        settings: Those within the budget of accuracy that have not collapsed.
+        settings: Those within the budget of accuracy that are not rejected.
         rejected: Why others within the budget were rejected, by their index.
     """
 
@@ -36,21 +39,22 @@ class Eligible(NamedTuple):
 
 
 def means_over_seeds(runs: pd.DataFrame, options: list[str], measures: list[str]) -> pd.DataFrame:
-    """Return the means of each setting's runs, with :data:`MODELS` and :data:`CONSTANT`.
+    """Return the means of each setting's runs, with the numbers of their models.
 
     Args:
         runs: One row for each model.
         options: The columns that tell settings apart.
         measures: The columns to average.
     """
-    needed = [*options, *measures, SHARE]
+    needed = [*options, *measures, SHARE, STEPS]
     if missing := [name for name in needed if name not in runs]:
         raise InputError(
             f"the results have no column {missing[0]}: an earlier version wrote them; train them again."
         )
-    constant = runs[SHARE].map(is_constant)
-    grouped = runs.assign(**{CONSTANT: constant}).groupby(options, sort=False, dropna=False)
-    counts = {MODELS: grouped.size(), CONSTANT: grouped[CONSTANT].sum()}
+    idle = (runs[STEPS] == 0) & ((runs["eta"] > 0) | (runs["adversary_lr"] > 0))
+    flags = {CONSTANT: runs[SHARE].map(is_constant), IDLE: idle}
+    grouped = runs.assign(**flags).groupby(options, sort=False, dropna=False)
+    counts = {MODELS: grouped.size(), **{name: grouped[name].sum() for name in flags}}
     return grouped[measures].mean().assign(**counts).reset_index()
 
 
@@ -76,18 +80,21 @@ def eligible(means: pd.DataFrame, vanilla: pd.Series, max_accuracy_loss: float) 
         max_accuracy_loss: How much lower than its own the mean validation accuracy may be.
     """
     affordable = means[means[ACCURACY] >= vanilla[ACCURACY] - max_accuracy_loss]
-    reasons = {index: collapse(row, vanilla) for index, row in affordable.iterrows()}
+    reasons = {index: why_not(row, vanilla) for index, row in affordable.iterrows()}
     rejected = {index: reason for index, reason in reasons.items() if reason and index != vanilla.name}
     return Eligible(affordable.drop(index=list(rejected)), rejected)
 
 
-def collapse(row: pd.Series, vanilla: pd.Series | None) -> str:
-    """Return in what way the models of a setting have collapsed, or an empty text if they have not.
+def why_not(row: pd.Series, vanilla: pd.Series | None) -> str:
+    """Return why a setting may not be chosen whatever its accuracy, or an empty text if it may.
 
     Args:
         row: The setting's means over seeds.
-        vanilla: Those of the vanilla setting; without it only constant models are recognised.
+        vanilla: Those of the vanilla setting; without it a collapse is recognised by constant models only.
     """
+    if row[IDLE]:
+        what = "the penalty was never on" if row["eta"] else "the adversary never stepped"
+        return f"{row[IDLE]:g} of {row[MODELS]:g} models are vanilla ones: {what} before the kept epoch ended"
     if row[CONSTANT]:
         return f"{row[CONSTANT]:g} of {row[MODELS]:g} models give everyone the same decision"
     if vanilla is None or not has_collapsed(row[BALANCED], row[SHARE], vanilla[BALANCED], vanilla[SHARE]):
@@ -110,6 +117,6 @@ def same_decision(row: pd.Series) -> str:
 
 def rejection_lines(rejected: Sequence[str]) -> list[str]:
     """Return a line for each rejected setting; of many, for the first ones."""
-    lines = [f"Rejected as collapsed: {reason}." for reason in rejected]
+    lines = [f"Rejected: {reason}." for reason in rejected]
     more = len(lines) - _MAX_NAMED
-    return lines if more <= 0 else [*lines[:_MAX_NAMED], f"Rejected as collapsed: {more} more settings."]
+    return lines if more <= 0 else [*lines[:_MAX_NAMED], f"Rejected: {more} more settings."]

@@ -92,6 +92,7 @@ def _parser() -> ShortNameParser:
     add = parser.add_argument
     add("--model", type=str, default=_MODELS["fairrf"], help="fairrf or arl; also by --method.")
     add("--adversary_lr", type=str, default="0.01,0.1,1", help="Learning rates of ARL's adversary.")
+    add("--adversary_after", type=int, default=250, help="Steps that the learner of ARL trains alone.")
     add("--eta", type=str, default="0.2,0.4,0.6,0.8,1.0", help="Weights of the penalty; 0 is always added.")
     add("--beta", type=str, default="0.5", help="Weights of |lambda|^2.")
     add("--seeds", type=str, default="5", help="How many seeds, or the seeds themselves: 0,7,42.")
@@ -128,7 +129,8 @@ def _settings(options: Namespace, data: TabularDataModule) -> Iterator[Setting]:
     yield Setting(eta=0.0, beta=betas[0], **shared)
     if options.model == _MODELS["arl"]:
         for lr in filter(None, _numbers("adversary_lr", options.adversary_lr)):
-            yield Setting(eta=0.0, beta=betas[0], adversary_lr=lr, **shared | {"method": "arl"})
+            adversary = {"adversary_lr": lr, "adversary_after": options.adversary_after}
+            yield Setting(eta=0.0, beta=betas[0], **shared | adversary | {"method": "arl"})
         return
     for eta, beta in product(etas, betas):
         if eta != 0:

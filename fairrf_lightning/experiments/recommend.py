@@ -11,10 +11,10 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.eligibility import (
     ACCURACY,
     Eligible,
-    collapse,
     eligible,
     means_over_seeds,
     reference,
+    why_not,
 )
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, setting_name
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
@@ -30,8 +30,8 @@ class Recommendation:
         with_s: The smallest ``dEO + dDP`` on validation within the same budget; it needs S there, and
             is ``None`` where no gap is known.
         vanilla: The vanilla setting that others were compared with, if there is one.
-        rejected: Settings that could have been chosen by their accuracy but have collapsed, with the
-            reason.
+        rejected: Settings that could have been chosen by their accuracy but have collapsed or are
+            vanilla models, with the reason.
     """
 
     without_s: pd.Series
@@ -48,8 +48,9 @@ class Recommendation:
 def summarise(results: pd.DataFrame) -> pd.DataFrame:
     """Return mean and standard deviation over seeds of each setting's measures.
 
-    Columns are the options of the setting, ``<measure>``, ``<measure>_std``, the number of ``models`` and
-    the number of ``constant_models``, which give every validation row the same decision.
+    Columns are the options of the setting, ``<measure>``, ``<measure>_std``, and the numbers of ``models``,
+    of ``constant_models``, which give every validation row the same decision, and of ``idle_models``,
+    which neither penalty nor adversary had a step in.
     """
     measures = [name for name in results.columns if name.startswith(("val_", "test_", "lambda/"))]
     means = means_over_seeds(results, SETTING_COLUMNS, measures)
@@ -101,7 +102,7 @@ def _most_accurate_adversary(
     summary: pd.DataFrame, vanilla: pd.Series | None, max_accuracy_loss: float
 ) -> Recommendation:
     adversaries: Any = summary[summary["adversary_lr"] > 0]
-    reasons = {index: collapse(row, vanilla) for index, row in adversaries.iterrows()}
+    reasons = {index: why_not(row, vanilla) for index, row in adversaries.iterrows()}
     rejected = {index: reason for index, reason in reasons.items() if reason}
     sound = adversaries.drop(index=list(rejected))
     within = Eligible(sound, rejected) if vanilla is None else eligible(summary, vanilla, max_accuracy_loss)

@@ -76,9 +76,9 @@ def _main_table(runs: pd.DataFrame, data: str, inside: str) -> Iterator[str]:
 
 
 def _rejected(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> Iterator[str]:
-    """List the settings that their accuracy would allow but that have collapsed."""
+    """List the settings that their accuracy would allow but that are not eligible."""
     if reasons := rejections(runs, vanilla, BUDGET[data]):
-        yield "\nWithin the budget of accuracy, but not eligible because the models have collapsed:\n"
+        yield "\nWithin the budget of accuracy, but not eligible:\n"
         yield from (f"- {reason}" for reason in reasons)
         yield ""
 

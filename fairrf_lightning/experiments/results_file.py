@@ -26,6 +26,8 @@ class ResultsFile:
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = None if path is None else Path(path)
+        # One lock, which can be taken twice: Ctrl-C may end an addition before the lock is released.
+        self._lock = None if self.path is None else FileLock(self.path.with_name(f".{self.path.name}.lock"))
         self.frame = self._read()
 
     def check_writable(self) -> None:
@@ -41,12 +43,12 @@ class ResultsFile:
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows to those that are in the file by now, and replace the file as a whole."""
         new = pd.DataFrame([dict(row) for row in rows])
-        if self.path is None:
+        if self.path is None or self._lock is None:
             self.frame = _merged(self.frame, new)
             return
         with writing_to(self.path.parent):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.path.with_name(f".{self.path.name}.lock")):
+            with self._lock:
                 merged = _merged(self._read(), new)
                 with replacing(self.path) as unfinished:
                     merged.to_csv(unfinished, index=False)

@@ -72,7 +72,7 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
     rule = (
         f"Chosen without S {choice_rule(summary, max_accuracy_loss)} Bars are standard deviations over seeds."
     )
-    front = Front(f"{len(summary)} settings on {name}", list(_points(summary, chosen)), rule)
+    title = f"{len(summary)} settings on {name}"
     return Facts(
         title=f"Grid on {name}",
         subject=setting_name(chosen.without_s),
@@ -83,7 +83,7 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
         other=measured.other,
         accuracy_against=measured.against,
         gaps=measured.gaps,
-        fronts=[front] if measured.gaps else [],
+        fronts=[Front(title, list(_points(summary, chosen)), rule)] if measured.gaps else [],
         data=data,
         configuration=_configuration(results),
         versions=_versions(results),

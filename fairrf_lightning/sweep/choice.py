@@ -15,8 +15,10 @@ from fairrf_lightning.experiments.eligibility import (
     ACCURACY,
     BALANCED,
     CONSTANT,
+    IDLE,
     MODELS,
     SHARE,
+    STEPS,
     eligible,
     reference,
 )
@@ -31,7 +33,8 @@ def trials_frame(trials: Sequence[FrozenTrial], space: Space, measure: str) -> p
 
     Columns are ``trial`` (empty for vanilla models), the space's parameters, ``val_acc``, the measure,
     ``val_balanced_acc`` and ``val_positive_share``, means over seeds with their ``_std``, and the numbers
-    of ``models`` and of ``constant_models``, which give every validation row the same decision.
+    of ``models``, of ``constant_models``, which give every validation row the same decision, and of
+    ``idle_models``, whose kept epoch is one of pretraining.
     """
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     if not done:
@@ -100,4 +103,5 @@ def _row(trial: FrozenTrial, params: dict[str, Any], prefix: str, measure: str) 
         row[name] = mean(figures)
         row[f"{name}_std"] = stdev(figures) if len(figures) > 1 else float("nan")
     shares: list[float] = trial.user_attrs[prefix + SHARE]
-    return row | {MODELS: len(shares), CONSTANT: sum(map(is_constant, shares))}
+    idle = 0 if prefix == VANILLA else trial.user_attrs[STEPS].count(0)
+    return row | {MODELS: len(shares), CONSTANT: sum(map(is_constant, shares)), IDLE: idle}

@@ -12,7 +12,7 @@ from optuna.trial import Trial
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError
-from fairrf_lightning.experiments.eligibility import ACCURACY
+from fairrf_lightning.experiments.eligibility import ACCURACY, STEPS
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
 from fairrf_lightning.sweep.objective import Objective
@@ -110,7 +110,7 @@ class TrialTrainer:
             evaluate=self.objective.measure,
             advance=lambda models: advance(models * share),
         )
-        names, size = self.objective.measures, len(self.seeds)
+        names, size = (*self.objective.measures, STEPS), len(self.seeds)
         columns = {name: frame[name].tolist() for name in names}
         return {
             setting: {name: columns[name][number * size : (number + 1) * size] for name in names}

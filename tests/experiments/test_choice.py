@@ -13,13 +13,15 @@ from fairrf_lightning.experiments.choice import choose
 from fairrf_lightning.experiments.comparison import difference, mean_interval
 from fairrf_lightning.experiments.fronts import front, hypervolume
 
+DECISIONS = {"val_balanced_acc": 0.7, "val_positive_share": 0.3, "method_steps": 9}
+
 
 def runs(*points: tuple[float, float, float, float], method: str = "fairrf", seeds: int = 2) -> pd.DataFrame:
     """Return runs of settings given as (eta, accuracy, dEO, dDP), the same on validation and test."""
     rows: list[dict[str, Any]] = []
     for eta, acc, eo_gap, dp_gap in points:
         measures = {"acc": acc, "eo_gap": eo_gap, "dp_gap": dp_gap}
-        row = setting_row(eta=eta, method=method) | {"val_balanced_acc": 0.7, "val_positive_share": 0.3}
+        row = setting_row(eta=eta, method=method) | DECISIONS
         row |= {f"{stage}_{name}": value for stage in ("val", "test") for name, value in measures.items()}
         rows += [row | {"seed": seed} for seed in range(seeds)]
     return pd.DataFrame(rows)

@@ -69,9 +69,10 @@ def test_options_of_the_data_are_passed_on() -> None:
 
 
 def test_a_grid_of_arl_turns_up_the_adversary(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["grid", *SMALL, "--method", "arl", "--adversary_lr", "0.1,1", "--seeds", "2", "--plot", "true"])
+    small = [*SMALL, "--data.batch_size", "64", "--seeds", "2"]
+    main(["grid", *small, "--method", "arl", "--adversary_lr", "0.1,1", "--adversary_after", "0"])
     printed = capsys.readouterr().out
-    assert "Recommended without S: adversary_lr" in printed
+    assert "Recommended without S: ARL, adversary_lr" in printed
     assert "the highest mean validation accuracy" in printed
     results = pd.read_csv("grid_synthetic/results.csv")
     results = results.sort_values("adversary_lr")
@@ -81,7 +82,8 @@ def test_a_grid_of_arl_turns_up_the_adversary(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_grid_of_ksmote_is_one_on_balanced_data(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--method", "ksmote", "--eta", "0.5", "--seeds", "2", "--plot", "false"]
+    options = ["--method", "ksmote", "--eta", "0.1", "--seeds", "2", "--plot", "false"]
+    options += ["--data.batch_size", "64"]
     main(["grid", *SMALL, *options])
     results = pd.read_csv("grid_synthetic/results.csv")
     assert (results["related"] == "cluster").all()

@@ -8,7 +8,7 @@ import pytest
 
 from fairrf_lightning.experiments.ledger import ledger
 from fairrf_lightning.experiments.paper import CASE_STUDY
-from tests.experiments.test_choice import setting_row
+from tests.experiments.test_choice import DECISIONS, setting_row
 
 
 def part(name: str, data: str, method: str, gap: float, acc: float = 0.8, **options: Any) -> pd.DataFrame:
@@ -16,7 +16,7 @@ def part(name: str, data: str, method: str, gap: float, acc: float = 0.8, **opti
     noise = np.linspace(-0.001, 0.001, 5)
     frame = pd.DataFrame({"seed": range(5), "part": name, "data": data, "method": method})
     frame = frame.assign(**setting_row(eta=0.3, method=method), include_sensitive=False)
-    frame = frame.assign(val_balanced_acc=0.7, val_positive_share=0.3)
+    frame = frame.assign(**DECISIONS)
     for stage in ("val", "test"):
         for measure, value in (("acc", acc), ("eo_gap", gap), ("dp_gap", gap)):
             frame[f"{stage}_{measure}"] = value + noise * (1 if measure == "acc" else -1)

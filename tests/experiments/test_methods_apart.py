@@ -1,5 +1,6 @@
 """Settings that differ in any option, and methods, are never taken for each other."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,13 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments import recommend, summarise
+from fairrf_lightning.experiments import Schedule, Setting, recommend, run_settings, summarise
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, setting_name
-from tests.experiments.test_choice import setting_row
+from tests.experiments.test_choice import DECISIONS, setting_row
 
+SHORT = ["--seeds", "2", "--plot", "false"]
 OTHERS: dict[str, Any] = {
     "eta": 0.7,
     "beta": 0.9,
@@ -32,8 +35,7 @@ OTHERS: dict[str, Any] = {
 def run(acc: float = 0.8, **options: Any) -> dict[str, Any]:
     """Return a row of results of a setting."""
     measures = {f"val_{name}": 0.1 for name in ("eo_gap", "dp_gap", "penalty/age")}
-    measures |= {"val_acc": acc, "val_balanced_acc": 0.7, "val_positive_share": 0.3}
-    return setting_row(**{"eta": 0.0} | options) | measures | {"seed": 0}
+    return setting_row(**{"eta": 0.0} | options) | measures | DECISIONS | {"val_acc": acc, "seed": 0}
 
 
 @pytest.mark.parametrize("option", OTHERS)
@@ -72,6 +74,42 @@ def test_an_adversary_that_has_collapsed_is_not_recommended() -> None:
     assert chosen.rejected == ["ARL, adversary_lr 1: 1 of 1 models give everyone the same decision"]
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"eta": 5.0}, "eta 5, beta 0.5: 1 of 1 models are vanilla ones: the penalty was never on"),
+        (
+            {"adversary_lr": 0.1, "method": "arl"},
+            "ARL, adversary_lr 0.1: 1 of 1 models are vanilla ones: the adversary never stepped",
+        ),
+    ],
+)
+def test_a_model_that_its_method_never_touched_is_not_recommended(
+    options: dict[str, Any], reason: str
+) -> None:
+    idle = run(0.8, **options) | {"method_steps": 0}
+    chosen = recommend(summarise(pd.DataFrame([run(0.8) | {"method_steps": 0}, idle])))
+    assert chosen.is_vanilla
+    (rejected,) = chosen.rejected
+    assert rejected.startswith(reason)
+
+
+def test_steps_of_the_method_are_counted_up_to_the_kept_epoch() -> None:
+    settings = [Setting(eta=0.0), Setting(eta=0.2)]
+    settings += [Setting(eta=0.0, adversary_lr=0.1, adversary_after=n, method="arl") for n in (7, 100)]
+    data = partial(SyntheticDataModule, n_rows=200, batch_size=25)  # 4 steps per epoch
+    frame = run_settings(data, settings, [0], Schedule(epochs=3, pretrain_epochs=1))
+    epochs = frame["best_epoch"] + 1
+    expected = [0, 4 * (epochs[1] - 1), max(0, 4 * epochs[2] - 7), 0]
+    assert frame["method_steps"].tolist() == expected
+
+
+def test_a_schedule_without_an_epoch_for_the_penalty_is_refused() -> None:
+    data = partial(SyntheticDataModule, n_rows=200)
+    with pytest.raises(InputError, match="no epoch is left for the penalty"):
+        run_settings(data, [Setting(eta=0.2)], [0], Schedule(epochs=2, pretrain_epochs=2))
+
+
 def test_results_of_an_earlier_version_are_refused() -> None:
     old = pd.DataFrame([run()]).drop(columns="hidden")
     with pytest.raises(InputError, match="no column hidden"):
@@ -83,7 +121,7 @@ def test_the_report_of_arl_names_arl_and_compares_it_with_vanilla(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--data", "synthetic", "--data.n_rows", "1000", "--data.batch_size", "64", "--epochs", "4"]
-    main(["grid", *options, "--method", "arl", "--adversary_lr", "0.1", "--seeds", "2", "--plot", "false"])
+    main(["grid", *options, "--method", "arl", "--adversary_lr", "0.1", "--adversary_after", "0", *SHORT])
     card = Path("grid_synthetic/model_card.md").read_text(encoding="utf-8")
     assert "Model: ARL, adversary_lr 0.1" in card
     assert "| arl | ARL, adversary_lr 0.1 |" in card

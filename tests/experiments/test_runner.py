@@ -11,7 +11,7 @@ from fairrf_lightning.experiments import Schedule, Setting, Stack, recommend, ru
 from fairrf_lightning.experiments.pareto import pareto_front
 from fairrf_lightning.experiments.runner import plan_stacks
 from fairrf_lightning.methods import KSMOTE
-from tests.experiments.test_choice import setting_row
+from tests.experiments.test_choice import DECISIONS, setting_row
 
 SHORT = Schedule(epochs=2)
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
@@ -130,13 +130,12 @@ def test_the_recommendation_takes_the_largest_affordable_eta_without_looking_at_
         (1.0, 0.8, 0.841, 0.10, 0.11),
         (2.0, 0.5, 0.800, 0.01, 0.05),
     ]
-    same: dict[str, Any] = {"val_balanced_acc": 0.7, "val_positive_share": 0.3}
     frame = pd.DataFrame(
         [
             setting_row(eta=eta, beta=beta)
             | {"val_acc": acc + shift, "val_eo_gap": gap, "val_dp_gap": gap}
             | {"val_penalty/age": penalty}
-            | same
+            | DECISIONS
             for eta, beta, acc, gap, penalty in rows
             for shift in (-0.001, 0.001)
         ]

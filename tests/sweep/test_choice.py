@@ -20,6 +20,7 @@ DECISIONS = {"balanced_acc": 0.7, "positive_share": 0.3}
 SPACE = parse_space({"eta": {"low": 0, "high": 2}, "lr": [0.001, 0.01], "dropout": 0.3}, "test")
 # Decisions that differ between rows, of a trial and of its vanilla model.
 SOUND = {f"{of}val_{name}": [value] for of in ("", "vanilla_") for name, value in DECISIONS.items()}
+SOUND["method_steps"] = [9]
 # A coarse scale, so that ties come up often.
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=20)
 
