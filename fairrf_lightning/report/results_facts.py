@@ -27,29 +27,22 @@ from fairrf_lightning.report.facts import (
 )
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, unmeasured_verdict
-from fairrf_lightning.report.wording import LINEAR_ONLY
+from fairrf_lightning.report.wording import LINEAR_ONLY, percent
 
 _GAPS = {"dEO": "eo_gap", "dDP": "dp_gap"}
+# No commands here: they would need the options of the data, which the results do not have.
 _ONE_MODEL = Absent(
-    "These are means over several models; rates of groups are those of one model.",
-    "python train.py audit --ckpt_path RUN/checkpoints/last.ckpt --data NAME",
+    "These are means over several models; rates of groups are those of one model: audit a checkpoint of fit.",
 )
-_NO_TRAINING = Absent(
-    "The models of a grid are trained as one and leave no path behind; a single fit does.",
-    "python train.py fit --data NAME --model.eta ETA\npython train.py report lightning_logs/version_0",
-)
+_NO_TRAINING = Absent("The models of a grid are trained as one and leave no path behind; a single fit does.")
 _NO_DATA = Absent("The results alone do not describe the data; the report that grid itself writes does.")
 _NO_CERTIFICATE = Absent(
-    "A certificate is about one checkpoint: the bound on dDP that holds without S.",
-    "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml",
+    "A certificate is about one checkpoint: certify bounds the dDP of a model of fit without S.",
 )
-NO_S = Absent(
-    "The data do not say which group a row belongs to, so no gap can be measured.",
-    "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml",
-)
+NO_S = Absent("The data do not say which group a row belongs to, so no gap can be measured.")
 _VANILLA = Absent(
-    "No setting with a penalty keeps the accuracy that was asked for, so that eta 0 is taken.",
-    "python train.py grid --data NAME --max_accuracy_loss 0.02",
+    "No eligible setting with a penalty keeps the accuracy that was asked for (--max_accuracy_loss), so that "
+    "eta 0 is taken.",
 )
 _NO_VANILLA = Absent(
     "No vanilla model (eta 0, no adversary) is among the results, so there is nothing to compare with.",
@@ -115,16 +108,14 @@ class _Measured:
     @property
     def verdict(self) -> Verdict:
         """The headline; that every decision is the same comes before any other."""
+        if self.warning:
+            title = self.warning[:1].upper() + self.warning[1:]
+            return Verdict("unknown", title, [f"Accuracy is {percent(self.accuracy.value)}."])
         if not self.gaps:
-            verdict = unmeasured_verdict(self.accuracy, None, None)
-        elif self.against is None:
-            verdict = gaps_verdict(self.gaps, self.accuracy)
-        else:
-            verdict = comparison_verdict(self.gaps, self.other, self.accuracy, self.against)
-        if not self.warning:
-            return verdict
-        title = self.warning[:1].upper() + self.warning[1:]
-        return Verdict("bad", title, verdict.sentences)
+            return unmeasured_verdict(self.accuracy, None, None)
+        if self.against is None:
+            return gaps_verdict(self.gaps, self.accuracy)
+        return comparison_verdict(self.gaps, self.other, self.accuracy, self.against)
 
 
 def reproduction_facts(results: pd.DataFrame) -> Facts | None:

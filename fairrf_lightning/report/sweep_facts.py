@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 
 import pandas as pd
 
@@ -54,10 +55,9 @@ def sweep_facts(
         f"Validation accuracy {percent(accuracy.value)} against {percent(best)} of the best vanilla model.",
         f"{name} is {size}. The test rows were not touched: what it reaches there is not known yet.",
     ]
-    again = "\npython train.py report lightning_logs/version_N"
     fit = Absent(
         "A sweep looks at validation rows only. Train and test the chosen setting, then report that run.",
-        f"python train.py fit --config {folder}/chosen.yaml{again}",
+        f"python train.py fit --config {quote(f'{folder}/chosen.yaml')}",
     )
     return Facts(
         title=f"Sweep on {data.name}",
@@ -79,7 +79,7 @@ def sweep_facts(
 
 def _verdict(chosen: pd.Series, sentences: Sequence[str]) -> Verdict:
     if warning := same_decision(chosen):
-        return Verdict("bad", warning[:1].upper() + warning[1:], sentences)
+        return Verdict("unknown", warning[:1].upper() + warning[1:], sentences)
     title = f"{_label(chosen)} is chosen; how fair it is, its test will show"
     return Verdict("unknown", title, sentences)
 

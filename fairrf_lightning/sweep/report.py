@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import pandas as pd
 from rich.console import Console
@@ -36,7 +37,7 @@ def print_report(
         f"{max_accuracy_loss:g} of the best vanilla model. {uses}; the test rows were not touched.",
         f"A trial is eligible only with a {COLLAPSE_RULE}.",
         *rejection_lines(choice.rejected),
-        f"Train and test it: python train.py fit --config {config}",
+        f"Train and test it: python train.py fit --config {quote(str(config))}",
         f"Written: {', '.join(map(str, files))}",
         *above,  # the last lines are what is read
     ]
