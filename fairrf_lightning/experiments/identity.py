@@ -23,8 +23,8 @@ from fairrf_lightning.experiments.setting import Schedule, Setting
 from fairrf_lightning.quiet import quiet_lightning
 
 KEY = "key"
-_PACKAGES = ("fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow")
-_PACKAGES += ("scikit-learn", "imbalanced-learn")  # of KSMOTE, if installed
+_PACKAGES = ["fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow"]
+_PACKAGES += ["scikit-learn", "imbalanced-learn"]  # of KSMOTE, if installed
 # Where the data are says nothing about them, their content does. The seed has a column of its own.
 _NOT_OPTIONS = ("path", "data_dir", "seed")
 # What all results of one experiment have in common: everything but setting and seed.

@@ -13,7 +13,7 @@ from fairrf_lightning.experiments.fronts import hypervolume
 from fairrf_lightning.experiments.ledger import RULE, Finding, ledger
 from fairrf_lightning.experiments.paper import CASE_STUDY, TABLES, Cell
 from fairrf_lightning.files import write_text
-from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
+from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
 
 MEASURES = ["test_acc", "test_eo_gap", "test_dp_gap", "test_eo_mean_deviation", "test_dp_mean_deviation"]
 _COLUMNS = ["method", "eta", "accuracy", "dEO gap", "dDP gap", "dEO dev.", "dDP dev."]
@@ -106,6 +106,8 @@ def _row(label: str, runs: pd.DataFrame, printed: tuple[Cell, ...] | None) -> st
     first = runs.iloc[0]
     strength = f"{first['eta']:g}" if first["eta"] else ""
     strength = f"lr {first['adversary_lr']:g}" if first["adversary_lr"] else strength
+    if same := int(runs["test_positive_share"].map(is_constant).sum()):
+        label = f"{label}: same decision for everyone in {same} of {len(runs)} models"
     return "| " + " | ".join([label, strength, *ours, *theirs]) + " |"
 
 

@@ -88,8 +88,9 @@ def run_settings(
         evaluate: Returns the measures of a trained stack, ``(S, P)`` by name.
 
     Returns:
-        Columns of the setting, ``seed``, ``best_epoch``, ``val_...`` and ``test_...`` measures of the
-        best epoch, and ``lambda/<feature>``, in the order of settings and seeds.
+        Columns of the setting, ``seed``, ``best_epoch``, ``method_steps`` (with the penalty on, or the
+        adversary at work, up to that epoch), ``val_...`` and ``test_...`` measures of the best epoch, and
+        ``lambda/<feature>``, in the order of settings and seeds.
     """
     request = Request(make_data, settings, seeds, schedule or Schedule(), evaluate=evaluate)
     (frame,) = run_requests([request], path=path, advance=advance, max_models=max_models, workers=workers)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import BUDGET, choose
+from fairrf_lightning.experiments.choice import BUDGET, choose, rejections
 from fairrf_lightning.experiments.comparison import difference, mean_interval
 from fairrf_lightning.experiments.eligibility import rejection_lines, same_decision
 from fairrf_lightning.experiments.identity import SHARED_COLUMNS
@@ -44,8 +44,8 @@ _VANILLA = Absent(
     "No eligible setting with a penalty keeps the accuracy that was asked for (--max_accuracy_loss), so that "
     "eta 0 is taken.",
 )
-_NO_VANILLA = Absent(
-    "No vanilla model (eta 0, no adversary) is among the results, so there is nothing to compare with.",
+_NO_VANILLA = (
+    "No vanilla model (eta 0, no adversary) is among the results, so there is nothing to compare with."
 )
 _SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and start."
 
@@ -81,8 +81,12 @@ def grid_facts(results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: 
         configuration=_configuration(results),
         versions=_versions(results),
         absent=_absent() | measured.absent,
-        notes=[*rejection_lines(chosen.rejected), _SEEDS_NOTE, LINEAR_ONLY],
+        notes=[*_notes(chosen), _SEEDS_NOTE, LINEAR_ONLY],
     )
+
+
+def _notes(chosen: Recommendation) -> list[str]:
+    return [*([_NO_VANILLA] if chosen.vanilla is None else []), *rejection_lines(chosen.rejected)]
 
 
 class _Measured:
@@ -102,7 +106,7 @@ class _Measured:
             self.against = AccuracyAgainst(Estimate(*mean_interval(vanilla["test_acc"])), change)
             self.gaps = list(_gaps(runs, vanilla, scope))
         elif self.gaps:
-            self.absent = {"comparison": _NO_VANILLA if chosen.vanilla is None else _VANILLA}
+            self.absent = {"comparison": Absent(_NO_VANILLA) if chosen.vanilla is None else _VANILLA}
             self.gaps = [Gap(gap.name, gap.scope, gap.estimate) for gap in self.gaps]
 
     @property
@@ -121,7 +125,7 @@ class _Measured:
 def reproduction_facts(results: pd.DataFrame) -> Facts | None:
     """Return the facts of the paper re-run; ``None`` without the part of any data set."""
     gaps: list[Gap] = []
-    fronts = []
+    fronts, rejected = [], []
     outside = results[~results["include_sensitive"].astype(bool) & (results["method"] != "single vanilla")]
     for data in BUDGET:
         runs = outside[outside["part"] == data]
@@ -129,6 +133,7 @@ def reproduction_facts(results: pd.DataFrame) -> Facts | None:
         if vanilla.empty or fairrf.empty:
             continue
         chosen = choose(fairrf, vanilla, BUDGET[data], "without S")
+        rejected += [f"{data}, {reason}" for reason in rejections(fairrf, vanilla, BUDGET[data])]
         gaps += _gaps(chosen, vanilla, data)
         fronts.append(Front(data, list(_method_points(runs, chosen)), _reproduction_rule()))
     if not gaps:
@@ -146,6 +151,7 @@ def reproduction_facts(results: pd.DataFrame) -> Facts | None:
         versions=_versions(results),
         absent=_absent() | {"data": Absent("Three data sets: docs/data.md describes them.")},
         notes=[
+            *rejection_lines(rejected),
             _SEEDS_NOTE,
             "S is out of the inputs of all models here; reproduction.md has the rest.",
             LINEAR_ONLY,

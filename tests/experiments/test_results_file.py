@@ -37,7 +37,7 @@ def test_rows_of_processes_that_write_at_once_are_all_kept(tmp_path: Path) -> No
 
 def test_two_grids_in_one_folder_lose_nothing(tmp_path: Path) -> None:
     options = ["grid", "--data", "synthetic", "--data.n_rows", "300", "--epochs", "2", "--seeds", "2"]
-    options += ["--out", "shared", "--plot", "false", "--workers", "1"]
+    options += ["--out", "shared", "--plot", "false", "--report", "false", "--workers", "1"]
     runs = [
         subprocess.Popen([sys.executable, str(SCRIPT), *options, "--eta", eta], cwd=tmp_path)
         for eta in ("0.3,0.4", "0.7")
