@@ -41,15 +41,20 @@ def data_identity(data: TabularDataModule) -> dict[str, str]:
         table as read, not of its file: what a subclass reads is unknown, what it returns is not)
         and ``versions`` (of the packages that can change results, as JSON).
     """
-    if data not in _known:
+    path = getattr(data, "path", None)
+    if isinstance(path, Path) and path.is_dir():
+        raise InputError(f"{path}: many models train on a table in memory; name a file, not a directory.")
+    with quiet_lightning():  # the same notices come when the data are set up
         options = {name: value for name, value in data.options.items() if name not in _NOT_OPTIONS}
         options["class"] = f"{type(data).__module__}.{type(data).__qualname__}"
-        _known[data] = {
-            "data": str(getattr(data, "name", type(data).__name__)),
-            "data_options": json.dumps(options, sort_keys=True, default=_plain),
-            "data_sha256": table_sha256(_table(data)),
-            "versions": json.dumps({package: _version(package) for package in _PACKAGES}),
-        }
+        text = json.dumps(options, sort_keys=True, default=_plain)
+        if data not in _known or _known[data]["data_options"] != text:
+            _known[data] = {
+                "data": str(getattr(data, "name", type(data).__name__)),
+                "data_options": text,
+                "data_sha256": table_sha256(data.read()),
+                "versions": json.dumps({package: _version(package) for package in _PACKAGES}),
+            }
     return _known[data]
 
 
@@ -106,14 +111,6 @@ def table_sha256(table: pd.DataFrame) -> str:
         digest.update(json.dumps([str(name), str(column.dtype), categories]).encode())
         digest.update(pd.util.hash_pandas_object(column, index=False).to_numpy().tobytes())
     return digest.hexdigest()
-
-
-def _table(data: TabularDataModule) -> pd.DataFrame:
-    path = getattr(data, "path", None)
-    if isinstance(path, Path) and path.is_dir():
-        raise InputError(f"{path}: many models train on a table in memory; name a file, not a directory.")
-    with quiet_lightning():  # the same notices come when the data are set up
-        return data.read()
 
 
 def _version(package: str) -> str | None:
