@@ -24,6 +24,7 @@ from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import (
+    argument_names,
     check_at_least,
     check_related,
     check_split,
@@ -222,6 +223,15 @@ class TabularDataModule(LightningDataModule, ABC):
     def is_restored(self) -> bool:
         """Whether a checkpoint's state was loaded."""
         return self._loaded is not None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the constructor as they are in force; they tell results on one table apart.
+
+        A subclass that does not keep an argument as an attribute of the same name adds it here.
+        """
+        names = argument_names(type(self))
+        return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps, as plain values."""

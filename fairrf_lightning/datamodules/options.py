@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from inspect import Parameter, signature
 
 import torch
 from torch import Tensor
@@ -66,3 +67,19 @@ def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> d
     train, val, _ = split_sizes(num_rows, split)
     parts = order.tensor_split((train, train + val))
     return dict(zip(("train", "val", "test"), parts, strict=True))
+
+
+def argument_names(made: type) -> list[str]:
+    """Return the names of all arguments of a class, sorted, those of its base classes included.
+
+    >>> class Base:
+    ...     def __init__(self, seed=0): ...
+    >>> class Table(Base):
+    ...     def __init__(self, path, **kwargs): ...
+    >>> argument_names(Table)
+    ['path', 'seed']
+    """
+    unnamed = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    constructors = [vars(owner)["__init__"] for owner in made.__mro__[:-1] if "__init__" in vars(owner)]
+    parameters = [list(signature(made).parameters.values())[1:] for made in constructors]  # without self
+    return sorted({found.name for some in parameters for found in some if found.kind not in unnamed})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,11 @@ class TableDataModule(TabularDataModule):
         """Rows in ``train``, ``val`` and ``test``."""
         self.setup()
         return super().split_sizes if self._stream is None else self._stream.sizes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of the constructor as they are in force; they tell results on one table apart."""
+        return super().options | asdict(self.spec)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps, as plain values."""

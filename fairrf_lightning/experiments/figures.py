@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import OPTIONS
 from fairrf_lightning.experiments.plot_package import check_matplotlib
+from fairrf_lightning.experiments.setting import SETTING_COLUMNS
+from fairrf_lightning.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +37,7 @@ def _fronts(runs: pd.DataFrame, data: str) -> Figure:
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
     for axis, gap in zip(axes, ("test_eo_gap", "test_dp_gap"), strict=True):
         for marker, (method, of) in zip("osD^vPX*", runs.groupby("method"), strict=False):
-            grouped = of.groupby(OPTIONS, dropna=False)[["test_acc", gap]]
+            grouped = of.groupby(SETTING_COLUMNS, dropna=False)[["test_acc", gap]]
             mean, std = grouped.mean(), grouped.std()
             style = {"marker": marker, "capsize": 2, "label": str(method), "linewidth": 1, "markersize": 5}
             axis.errorbar(
@@ -81,5 +82,6 @@ def _save(figure: Figure, path: Path) -> None:
     from matplotlib import pyplot as plt  # noqa: PLC0415 - an optional dependency
 
     for ending in ("svg", "png"):
-        figure.savefig(path.with_suffix(f".{ending}"), dpi=150)
+        with replacing(path.with_suffix(f".{ending}")) as unfinished:
+            figure.savefig(unfinished, dpi=150, format=ending)
     plt.close(figure)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import OPTIONS
+from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 
 _AXES = ["test_acc", "test_eo_gap", "test_dp_gap"]
 
 
 def front(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the mean measures of each setting that no other setting of the same runs dominates."""
-    means = runs.groupby(OPTIONS, dropna=False)[_AXES].mean().reset_index()
+    means = runs.groupby(SETTING_COLUMNS, dropna=False)[_AXES].mean().reset_index()
     points = means[_AXES].to_numpy(dtype=float) * np.array([-1.0, 1.0, 1.0])
     worse = (points[:, None] >= points[None]).all(-1) & (points[:, None] > points[None]).any(-1)
     kept: pd.DataFrame = means.loc[~np.any(worse, axis=1)]
@@ -26,7 +26,7 @@ def hypervolume(runs: pd.DataFrame, reference: tuple[float, float]) -> dict[str,
         runs: Runs of one method.
         reference: The accuracy and the gap that count as worthless.
     """
-    means = runs.groupby(OPTIONS, dropna=False)[_AXES].mean()
+    means = runs.groupby(SETTING_COLUMNS, dropna=False)[_AXES].mean()
     accuracy = means["test_acc"].to_numpy()
     return {gap: _area(accuracy, means[f"test_{gap}"].to_numpy(), reference) for gap in ("eo_gap", "dp_gap")}
 

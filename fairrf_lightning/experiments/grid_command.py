@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from jsonargparse import Namespace
@@ -28,18 +29,21 @@ from fairrf_lightning.report import Facts, end_with_report
 from fairrf_lightning.short_names import SHORT_NAMES, ShortNameParser
 
 _MODELS = SHORT_NAMES["model"]
+# Of options that only one of the methods has; giving them to the other one is an error.
+_DEFAULTS: dict[str, str | int] = {"eta": "0.2,0.4,0.6,0.8,1.0", "beta": "0.5"}
+_DEFAULTS |= {"adversary_lr": "0.01,0.1,1", "adversary_after": 250}
 
 
 def run_grid(args: Sequence[str]) -> None:
     """Train eta x beta x seeds as one model, write the results and say which setting to take."""
     options = _parser().parse_args(list(args))
     make_data = data_maker(options)
-    settings = list(_settings(options))
+    data = make_data(seed=0)
+    settings = list(_settings(options, data))
     seeds = read_seeds(options.seeds)
     schedule = Schedule(options.epochs, options.pretrain_epochs, options.update_every, options.lr)
     if not options.max_accuracy_loss >= 0:
         raise InputError(f"--max_accuracy_loss {options.max_accuracy_loss}: expected 0 or more.")
-    data = make_data(seed=0)
     if options.plot and data.sensitive is not None:  # without S there are no gaps to draw
         check_matplotlib("--plot false")
     name = getattr(data, "name", type(data).__name__)
@@ -71,8 +75,10 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
         written, hint = end_with_report(partial(_facts, results, budget, data), folder)
         files += written
     print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=num_seeds, files=files)
-    if hint:
-        Console().print(hint, highlight=False, markup=False, soft_wrap=True)
+    seed = vars(options.data.get("init_args", Namespace())).get("seed")
+    ignored = "" if seed is None else f"Note: --data.seed {seed} has no effect; each of --seeds is a split."
+    for line in filter(None, (hint, ignored)):
+        Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _facts(results: pd.DataFrame, budget: float, data: TabularDataModule) -> Facts:
@@ -91,9 +97,15 @@ def _parser() -> ShortNameParser:
     parser.add_lightning_class_args(TabularDataModule, "data", subclass_mode=True, required=False)
     add = parser.add_argument
     add("--model", type=str, default=_MODELS["fairrf"], help="fairrf or arl; also by --method.")
-    add("--adversary_lr", type=str, default="0.01,0.1,1", help="Learning rates of ARL's adversary.")
-    add("--eta", type=str, default="0.2,0.4,0.6,0.8,1.0", help="Weights of the penalty; 0 is always added.")
-    add("--beta", type=str, default="0.5", help="Weights of |lambda|^2.")
+    helps = {
+        "adversary_lr": "Learning rates of ARL's adversary",
+        "adversary_after": "Steps that the learner of ARL trains alone",
+        "eta": "Weights of the penalty; 0 is always added",
+        "beta": "Weights of |lambda|^2",
+    }
+    for name, text in helps.items():
+        value = _DEFAULTS[name]
+        add(f"--{name}", type=type(value), default=None, help=f"{text}; by default {value}.")
     add("--seeds", type=str, default="5", help="How many seeds, or the seeds themselves: 0,7,42.")
     add("--backbone", type=BackboneName, default="mlp", help="The classifier.")
     add("--dropout", type=float, default=0.1, help="Dropout of the MLP.")
@@ -117,21 +129,40 @@ def _parser() -> ShortNameParser:
     return parser
 
 
-def _settings(options: Namespace) -> Iterator[Setting]:
+def _settings(options: Namespace, data: TabularDataModule) -> Iterator[Setting]:
     if options.model not in _MODELS.values():
         raise InputError(f"--model {options.model}: no such grid; {did_you_mean(options.model, _MODELS)}")
-    etas = _numbers("eta", options.eta)
+    is_arl = options.model == _MODELS["arl"]
+    given = _own_options(options, is_arl=is_arl)
     shared = {name: options[name] for name in ("backbone", "dropout", "statistic", "given", "rule")}
-    betas = _numbers("beta", options.beta)
-    # Without a penalty beta does nothing: one vanilla model a seed is enough.
+    shared["method"] = _method(data)
+    betas = _numbers("beta", given["beta"])
+    # Without a penalty beta does nothing: one vanilla model per seed is enough.
     yield Setting(eta=0.0, beta=betas[0], **shared)
-    if options.model == _MODELS["arl"]:
-        for lr in filter(None, _numbers("adversary_lr", options.adversary_lr)):
-            yield Setting(eta=0.0, beta=betas[0], adversary_lr=lr, method="arl", **shared)
+    if is_arl:
+        for lr in filter(None, _numbers("adversary_lr", given["adversary_lr"])):
+            adversary = {"adversary_lr": lr, "adversary_after": given["adversary_after"]}
+            yield Setting(eta=0.0, beta=betas[0], **shared | adversary | {"method": "arl"})
         return
-    for eta, beta in product(etas, betas):
+    for eta, beta in product(_numbers("eta", given["eta"]), betas):
         if eta != 0:
             yield Setting(eta=eta, beta=beta, **shared)
+
+
+def _own_options(options: Namespace, *, is_arl: bool) -> dict[str, Any]:
+    """Return the options that only one of the methods has; raise if one is given to the other method."""
+    without_effect = ("eta", "beta") if is_arl else ("adversary_lr", "adversary_after")
+    for name in without_effect:
+        if options[name] is not None:
+            method = "arl" if is_arl else "fairrf"
+            raise InputError(f"--{name} {options[name]}: it has no effect on {method}; leave it out.")
+    return {name: value if options[name] is None else options[name] for name, value in _DEFAULTS.items()}
+
+
+def _method(data: TabularDataModule) -> str:
+    """Return the name of the method that the options of the data stand for."""
+    changed = {"ksmote": data.ksmote, "remove_r": data.remove_related, "constrain_s": data.expose_sensitive}
+    return next((name for name, option in changed.items() if option), "fairrf")
 
 
 def _numbers(name: str, text: str) -> list[float]:

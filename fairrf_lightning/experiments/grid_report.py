@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.experiments.recommend import Recommendation, strength_option
+from fairrf_lightning.experiments.eligibility import CONSTANT, MODELS, rejection_lines, same_decision
+from fairrf_lightning.experiments.recommend import Recommendation, choice_rule, strength_option
+from fairrf_lightning.experiments.setting import setting_name
 
 _MEASURES = {"test_acc": "accuracy", "test_eo_gap": "dEO", "test_dp_gap": "dDP"}
 
@@ -27,29 +29,35 @@ def print_report(
 ) -> None:
     """Print the table of settings, the recommendation with its rule, and the files."""
     console = Console()
+    warning = same_decision(chosen.without_s)
+    above = [f"Note: {warning}."] if warning else []
+    for line in above:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(_table(summary, chosen, num_seeds))
-    rule = [
-        "by the largest eta that keeps mean",
-        f"validation accuracy within {max_accuracy_loss:g} of eta 0; of its betas the smallest mean penalty.",
-        f"Its lambda: {_lambda(chosen.without_s) or 'none'}.",
-    ]
-    if strength_option(summary) == "adversary_lr":
-        rule = ["of ARL the one with the highest mean validation accuracy."]
     lines = [
-        f"Recommended without S: {_name(chosen.without_s)}, {rule[0]}",
-        *rule[1:],
+        f"Recommended without S: {setting_name(chosen.without_s)}, {choice_rule(summary, max_accuracy_loss)}",
+        *_about_lambda(chosen),
+        *rejection_lines(chosen.rejected),
         *_about_sensitive(chosen, data),
         f"Written: {', '.join(map(str, files))}",
+        *above,  # the last lines are what is read
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _about_lambda(chosen: Recommendation) -> Iterator[str]:
+    if weights := _lambda(chosen.without_s):
+        yield f"Its lambda: {weights}."
+    if chosen.vanilla is None:
+        yield "There is no vanilla model (eta 0) among the results to compare it with."
 
 
 def _about_sensitive(chosen: Recommendation, data: TabularDataModule) -> Iterator[str]:
     if chosen.with_s is None:
         yield "Gaps are not reported: the data do not say which group a row belongs to."
         return
-    name = _name(chosen.with_s)
+    name = setting_name(chosen.with_s)
     yield f"For comparison, with S on validation: {name}, the smallest dEO + dDP within the same accuracy."
     yield f"S is '{data.sensitive}': {'an' if data.include_sensitive else 'no'} input of the models."
 
@@ -62,9 +70,8 @@ def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Tab
         table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for index, row in summary.iterrows():
         marks = {"without S": chosen.without_s, "with S": chosen.with_s}
-        mark = ", ".join(
-            name for name, marked in marks.items() if marked is not None and marked.name == index
-        )
+        marked = [name for name, chosen_row in marks.items() if _is(chosen_row, index)]
+        mark = ", ".join([*_sameness(row), *marked])
         beta = "" if row["eta"] == 0 else f"{row['beta']:g}"
         measures = (_with_spread(row[name], row[f"{name}_std"]) for name in known)
         table.add_row(f"{row[option]:g}", beta, *measures, mark)
@@ -81,7 +88,10 @@ def _lambda(row: pd.Series) -> str:
     return ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items() if not math.isnan(weight))
 
 
-def _name(row: pd.Series) -> str:
-    if row["adversary_lr"]:
-        return f"adversary_lr {row['adversary_lr']:g}"
-    return f"eta {row['eta']:g}" + (f", beta {row['beta']:g}" if row["eta"] else " (vanilla)")
+def _is(row: pd.Series | None, index: object) -> bool:
+    return row is not None and bool(row.name == index)
+
+
+def _sameness(row: pd.Series) -> Iterator[str]:
+    if row[CONSTANT]:
+        yield f"same decision in {row[CONSTANT]:g} of {row[MODELS]:g} models"

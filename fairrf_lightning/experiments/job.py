@@ -81,7 +81,9 @@ def _measured(stack: Stack, values: dict[str, Tensor], rows: dict[tuple[Setting,
         related = setting.related_in(data)
         others = {f"penalty/{name}" for name in penalty.feature_names if name not in related}
         for s, seed in enumerate(stack.seeds):
-            row = dict(rows[setting, seed]) | {"best_epoch": int(stack.best.best_epoch[s, p])}
+            best = int(stack.best.best_epoch[s, p])
+            row = dict(rows[setting, seed])
+            row |= {"best_epoch": best, "method_steps": _method_steps(stack, setting, best)}
             row |= {
                 name: float(value[s, p])
                 for name, value in values.items()
@@ -91,3 +93,12 @@ def _measured(stack: Stack, values: dict[str, Tensor], rows: dict[tuple[Setting,
             # Without a penalty lambda has no meaning.
             row |= {f"lambda/{name}": w for name, w in weights if name in related and setting.eta > 0}
             yield row
+
+
+def _method_steps(stack: Stack, setting: Setting, best_epoch: int) -> int:
+    """Return the steps with the penalty on, or the adversary at work, in the weights that were kept."""
+    steps = len(stack.data.train_dataloader())
+    if not setting.eta and not setting.adversary_lr:
+        return 0
+    start = stack.schedule.pretrain_epochs * steps if setting.eta else setting.adversary_after
+    return max(0, (best_epoch + 1) * steps - start)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.recommend import Recommendation, strength_option
+from fairrf_lightning.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,5 +115,6 @@ def _mark(axes: Axes, x: float, y: float, marker: str, name: str) -> None:
 def _save(figure: Figure, path: Path) -> list[Path]:
     files = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
     for file in files:
-        figure.savefig(file, dpi=150)
+        with replacing(file) as unfinished:
+            figure.savefig(unfinished, dpi=150, format=file.suffix[1:])
     return files

@@ -1,4 +1,4 @@
-"""``docs/reproduction.md``: tables, figures and the ledger, written from the results alone."""
+"""``reproduction.md``: tables, figures and the ledger, written from the results alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from fairrf_lightning.experiments.checks import checks
-from fairrf_lightning.experiments.choice import BUDGET, Rule, affordable_choices, choose
+from fairrf_lightning.experiments.choice import BUDGET, Rule, affordable_choices, choose, rejections
 from fairrf_lightning.experiments.fronts import hypervolume
-from fairrf_lightning.experiments.ledger import Finding, ledger
+from fairrf_lightning.experiments.ledger import RULE, Finding, ledger
 from fairrf_lightning.experiments.paper import CASE_STUDY, TABLES, Cell
+from fairrf_lightning.files import write_text
+from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
 
 MEASURES = ["test_acc", "test_eo_gap", "test_dp_gap", "test_eo_mean_deviation", "test_dp_mean_deviation"]
 _COLUMNS = ["method", "eta", "accuracy", "dEO gap", "dDP gap", "dEO dev.", "dDP dev."]
@@ -24,8 +26,9 @@ mean ± the standard deviation over {seeds} seeds, each with its own split, init
 on the test split. *Gap* is the largest minus the smallest rate of the groups; *dev.* is the authors' measure,
 the mean deviation from the mean rate (half the gap with two groups), which their tables print. Settings are
 chosen on the validation split within a budget of accuracy ({budgets}): *with S*, as the paper, the smallest
-sum of both gaps; *without S* the strongest penalty. ARL is tried with several learning rates of its
-adversary (*without S* the most accurate on validation), KSMOTE with a few eta.
+sum of both gaps; *without S* the strongest penalty. A setting is eligible only with a {rule},
+on validation; a method without an eligible setting is shown with its most accurate one. ARL is tried with
+several learning rates of its adversary (*without S* the most accurate on validation), KSMOTE with a few eta.
 """
 
 
@@ -33,15 +36,15 @@ def write_report(results: pd.DataFrame, folder: Path) -> Path:
     """Write the report, atomically, and return its path."""
     text = "\n".join(_sections(results))
     path = folder / "reproduction.md"
-    unfinished = path.with_suffix(".md.part")
-    unfinished.write_text(text + "\n", encoding="utf-8")
-    unfinished.replace(path)
+    write_text(path, text + "\n")
     return path
 
 
 def _sections(results: pd.DataFrame) -> Iterator[str]:
     budgets = ", ".join(f"{name} {100 * points:g} points" for name, points in BUDGET.items())
-    yield INTRODUCTION.format(runs=len(results), seeds=results["seed"].nunique(), budgets=budgets)
+    yield INTRODUCTION.format(
+        runs=len(results), seeds=results["seed"].nunique(), budgets=budgets, rule=COLLAPSE_RULE
+    )
     for data in ("adult", "compas", "lsac"):
         of = results[(results["part"] == data)]
         for inside in (False, True):
@@ -67,8 +70,17 @@ def _main_table(runs: pd.DataFrame, data: str, inside: str) -> Iterator[str]:
             chosen = choose(of, vanilla, BUDGET[data], rule)
             yield _row(f"{method} ({rule})" if len(_rules(of)) > 1 else method, chosen, printed)
     yield "\n" + _hypervolumes(runs, vanilla)
+    yield from _rejected(runs, vanilla, data)
     if inside == "out of":
         yield f"\n![fronts](figures/front_{data}.svg)\n"
+
+
+def _rejected(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> Iterator[str]:
+    """List the settings that their accuracy would allow but that are not eligible."""
+    if reasons := rejections(runs, vanilla, BUDGET[data]):
+        yield "\nWithin the budget of accuracy, but not eligible:\n"
+        yield from (f"- {reason}" for reason in reasons)
+        yield ""
 
 
 def _rules(runs: pd.DataFrame) -> list[Rule]:
@@ -94,6 +106,8 @@ def _row(label: str, runs: pd.DataFrame, printed: tuple[Cell, ...] | None) -> st
     first = runs.iloc[0]
     strength = f"{first['eta']:g}" if first["eta"] else ""
     strength = f"lr {first['adversary_lr']:g}" if first["adversary_lr"] else strength
+    if same := int(runs["test_positive_share"].map(is_constant).sum()):
+        label = f"{label}: same decision for everyone in {same} of {len(runs)} models"
     return "| " + " | ".join([label, strength, *ours, *theirs]) + " |"
 
 
@@ -112,21 +126,26 @@ def _ablation(runs: pd.DataFrame, data: str) -> Iterator[str]:
         drawn = of.groupby("method") if name in ("random", "noisy") else [(name, of)]
         chosen = pd.concat([choose(one, vanilla, BUDGET[data], "with S") for _, one in drawn])
         yield _row(name, chosen, {**TABLES[f"ablation-{data}"], **TABLES[data]}.get(name))
+    yield from _rejected(runs, vanilla, data)
     yield _best_without_s(runs, vanilla, data)
 
 
 def _best_without_s(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> str:
     settings = affordable_choices(runs, vanilla, BUDGET[data])
+    if not settings:
+        return "\nNo method has an eligible setting.\n"
     gaps = {name: of[["test_eo_gap", "test_dp_gap"]].mean().sum() for name, of in settings.items()}
     best = min(gaps, key=lambda name: gaps[name])
-    figures = [
-        " / ".join(f"{settings[name][m].mean():.3f}" for m in MEASURES[:3]) for name in (best, "fairrf")
-    ]
     eta = settings[best]["eta"].iloc[0]
+    fairrf = _figures(settings["fairrf"]) if "fairrf" in settings else "has no eligible setting"
     return (
         f"\nBest on the test split of the settings whose eta is chosen without S: **{best}** (eta {eta:g}), "
-        f"accuracy / dEO / dDP {figures[0]}; the paper's FairRF by the same rule {figures[1]}.\n"
+        f"accuracy / dEO / dDP {_figures(settings[best])}; the paper's FairRF by the same rule {fairrf}.\n"
     )
+
+
+def _figures(runs: pd.DataFrame) -> str:
+    return " / ".join(f"{runs[measure].mean():.3f}" for measure in MEASURES[:3])
 
 
 def _backbones(runs: pd.DataFrame, data: str) -> Iterator[str]:
@@ -161,7 +180,7 @@ def _case_study(runs: pd.DataFrame, data: str) -> Iterator[str]:
 def _ledger(results: pd.DataFrame) -> Iterator[str]:
     findings = ledger(results)
     if findings:
-        yield "## Ledger of claims\n\nEach measured figure is a mean with its 95 % interval over seeds.\n"
+        yield f"## Ledger of claims\n\n{RULE}\n"
         yield "| | claim | measured | verdict |\n|---|---|---|---|"
     for finding in findings:
         yield _finding(finding)

@@ -36,7 +36,7 @@ def run_reproduce(args: Sequence[str]) -> None:
     parser.add_argument("--seeds", type=int, default=5, help="Seeds of each setting.")
     parser.add_argument("--epochs", type=int, default=20, help="Epochs of each model.")
     parser.add_argument("--workers", type=int, default=None, help=WORKERS_HELP)
-    parser.add_argument("--out", type=str, default="docs", help="Folder of the report.")
+    parser.add_argument("--out", type=str, default="reproduction", help="Folder of the report.")
     options = parser.parse_args(list(args))
     parts = [part.strip() for part in options.only.split(",")]
     for part in parts:

@@ -12,8 +12,9 @@ from typing import TypeVar
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.identity import data_identity, model_identity
 from fairrf_lightning.experiments.job import Advance, Evaluate, Job, Row
-from fairrf_lightning.experiments.results_file import ResultsFile, identity
+from fairrf_lightning.experiments.results_file import ResultsFile
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
 from fairrf_lightning.experiments.stack import MakeData, Stack
 from fairrf_lightning.experiments.workers import check_workers, train_jobs
@@ -44,6 +45,14 @@ class Request:
     schedule: Schedule = field(default_factory=Schedule)
     weight: int = 1
     evaluate: Evaluate = Stack.evaluate
+
+    def __post_init__(self) -> None:
+        epochs, without = self.schedule.epochs, self.schedule.pretrain_epochs
+        if without >= epochs and any(setting.eta for setting in self.settings):
+            raise InputError(
+                f"epochs = {epochs}, pretrain_epochs = {without}: no epoch is left for the penalty, so that "
+                "every eta would give the vanilla model. Raise the one or lower the other."
+            )
 
     @property
     def work(self) -> int:
@@ -79,8 +88,9 @@ def run_settings(
         evaluate: Returns the measures of a trained stack, ``(S, P)`` by name.
 
     Returns:
-        Columns of the setting, ``seed``, ``best_epoch``, ``val_...`` and ``test_...`` measures of the
-        best epoch, and ``lambda/<feature>``, in the order of settings and seeds.
+        Columns of the setting, ``seed``, ``best_epoch``, ``method_steps`` (with the penalty on, or the
+        adversary at work, up to that epoch), ``val_...`` and ``test_...`` measures of the best epoch, and
+        ``lambda/<feature>``, in the order of settings and seeds.
     """
     request = Request(make_data, settings, seeds, schedule or Schedule(), evaluate=evaluate)
     (frame,) = run_requests([request], path=path, advance=advance, max_models=max_models, workers=workers)
@@ -102,6 +112,7 @@ def run_requests(
     check_workers(workers)
     advance = advance or (lambda _: None)
     results = ResultsFile(path)
+    results.check_writable()
     asked = [_rows(request) for request in requests]
     known = {row["key"] for rows in asked for row in rows.values() if results.has(row["key"])}
     jobs: list[Job] = []
@@ -116,15 +127,19 @@ def run_requests(
 
 def _rows(request: Request) -> dict[tuple[Setting, int], Row]:
     data = request.make_data(seed=0)
+    data.prepare_data()
+    known = data_identity(data)
     pairs = [(setting, seed) for setting in request.settings for seed in request.seeds]
-    return {(setting, seed): identity(data, setting, seed, request.schedule) for setting, seed in pairs}
+    return {
+        (setting, seed): model_identity(known, data, setting, seed, request.schedule)
+        for setting, seed in pairs
+    }
 
 
 def _jobs(request: Request, missing: dict[tuple[Setting, int], Row], max_models: int) -> Iterator[Job]:
     if not missing:
         return
     data = request.make_data(seed=0)
-    data.prepare_data()  # here, so that workers do not fetch the same files at once
     # KSMOTE adds another number of rows in each split, so its seeds cannot share batches.
     together = [request.seeds] if data.ksmote is None else [[seed] for seed in request.seeds]
     for some in together:

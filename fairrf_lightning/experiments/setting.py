@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
@@ -116,10 +118,35 @@ class Setting:
     def as_row(self, data: TabularDataModule) -> dict[str, Any]:
         """Return its options as the values of a row of results."""
         joined = {"related": "+".join(self.related_in(data)), "removed": "+".join(self.removed)}
-        row = {"method": self.method} | asdict(self) | joined
-        if self.hidden == DEFAULT_HIDDEN:
-            del row["hidden"]  # so that rows written before there was a choice keep their key
-        return row
+        joined["hidden"] = "x".join(map(str, self.hidden))
+        return {"method": self.method} | asdict(self) | joined
+
+
+# The columns of a row of results that tell settings apart.
+SETTING_COLUMNS = [option.name for option in fields(Setting)]
+TEXT_COLUMNS = ("related", "removed", "hidden")
+FLOAT_COLUMNS = tuple(option.name for option in fields(Setting) if option.type == "float")
+# Methods that are the vanilla classifier where eta is 0; of others, such as KSMOTE, the data differ.
+_PLAIN_AT_ETA_0 = ("vanilla", "fairrf", "constrain_s")
+
+
+def is_vanilla(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows of results are of a plain classifier: no penalty, no adversary, nothing removed."""
+    return (rows["eta"] == 0) & (rows["adversary_lr"] == 0) & (rows["removed"] == "")
+
+
+def setting_name(row: pd.Series) -> str:
+    """Return the setting of a row of results in a few words."""
+    if row["adversary_lr"]:
+        return f"ARL, adversary_lr {row['adversary_lr']:g}"
+    if row["eta"]:
+        return f"eta {row['eta']:g}, beta {row['beta']:g}"
+    return "eta 0 (vanilla)" if row["method"] in _PLAIN_AT_ETA_0 else f"eta 0 ({row['method']})"
+
+
+def reference_name(row: pd.Series) -> str:
+    """Return what the setting without a penalty is called: vanilla, unless its data were changed."""
+    return "vanilla" if row["method"] in _PLAIN_AT_ETA_0 else "eta 0"
 
 
 @dataclass(frozen=True)

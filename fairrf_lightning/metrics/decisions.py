@@ -9,6 +9,10 @@ SAME_DECISION = "the model gives everyone the same decision; gaps of 0 mean noth
 # How far a penalised model may be from the vanilla one before it counts as collapsed.
 _MAX_BALANCED_LOSS = 0.05
 _MAX_SHARE_CHANGE = 0.5
+COLLAPSE_RULE = (
+    f"balanced accuracy at most {100 * _MAX_BALANCED_LOSS:g} points below the vanilla model's, and a share "
+    f"of positive decisions within {100 * _MAX_SHARE_CHANGE:g} % of the vanilla model's"
+)
 
 
 def decision_summary(tp: Tensor, fp: Tensor, tn: Tensor, fn: Tensor) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.identity import check_one_experiment
 from fairrf_lightning.experiments.results_file import ResultsFile
 from fairrf_lightning.report.audit_facts import audit_facts, read_audit
 from fairrf_lightning.report.certificate_facts import certificate_facts
@@ -78,6 +79,7 @@ def _results(folder: Path) -> pd.DataFrame:
     results = ResultsFile(folder / "results.csv").frame
     if len(set(results["data"])) > 1:
         raise InputError(f"{folder}: its results are of several data sets; reproduce writes their report.")
+    check_one_experiment(results, folder)
     return results
 
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.recommend import within_budget
-from fairrf_lightning.sweep.objective import ACCURACY
+from fairrf_lightning.experiments.eligibility import (
+    ACCURACY,
+    BALANCED,
+    CONSTANT,
+    IDLE,
+    MODELS,
+    SHARE,
+    STEPS,
+    eligible,
+    reference,
+)
+from fairrf_lightning.files import replacing
+from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.sweep.space import Space
 from fairrf_lightning.sweep.training import VANILLA
 
@@ -21,8 +31,10 @@ from fairrf_lightning.sweep.training import VANILLA
 def trials_frame(trials: Sequence[FrozenTrial], space: Space, measure: str) -> pd.DataFrame:
     """Return one row for each finished trial, then one for the vanilla model of each structure.
 
-    Columns are ``trial`` (empty for vanilla models), the space's parameters, ``val_acc`` and the
-    measure, means over seeds with their ``_std``.
+    Columns are ``trial`` (empty for vanilla models), the space's parameters, ``val_acc``, the measure,
+    ``val_balanced_acc`` and ``val_positive_share``, means over seeds with their ``_std``, and the numbers
+    of ``models``, of ``constant_models``, which give every validation row the same decision, and of
+    ``idle_models``, whose kept epoch is one of pretraining.
     """
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     if not done:
@@ -34,13 +46,32 @@ def trials_frame(trials: Sequence[FrozenTrial], space: Space, measure: str) -> p
     return frame[["trial", *(name for name in frame.columns if name != "trial")]].astype({"trial": "Int64"})
 
 
-def choose(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) -> pd.Series:
-    """Return the row with the smallest measure within a budget of validation accuracy.
+class Choice(NamedTuple):
+    """The chosen row of :func:`trials_frame`, and the rows that were rejected as collapsed, with reasons."""
 
-    The budget is the grid's: relative to the best vanilla model.
+    row: pd.Series
+    rejected: list[str]
+
+
+def choose(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) -> Choice:
+    """Return the row with the smallest measure among the eligible ones.
+
+    Budget and eligibility are the grid's: relative to the best vanilla model.
     """
-    affordable = within_budget(frame, max_accuracy_loss)
-    return affordable.sort_values([measure, ACCURACY], ascending=[True, False], kind="stable").iloc[0]
+    # Trials have neither adversary nor removed features.
+    rows = frame.assign(adversary_lr=0.0, removed="")
+    vanilla = reference(rows)
+    if vanilla is None:
+        raise InputError("the study has no vanilla model to compare with: name another --study.")
+    within = eligible(rows, vanilla, max_accuracy_loss)
+    order = within.settings.sort_values([measure, ACCURACY], ascending=[True, False], kind="stable")
+    rejected = [f"{row_name(frame.loc[index])}: {reason}" for index, reason in within.rejected.items()]
+    return Choice(frame.loc[order.index[0]], rejected)
+
+
+def row_name(row: pd.Series) -> str:
+    """Return the name of a row of :func:`trials_frame`."""
+    return "vanilla" if pd.isna(row["trial"]) else f"trial {int(row['trial'])}, eta {row['eta']:.3g}"
 
 
 def params_of(row: pd.Series, space: Space) -> dict[str, Any]:
@@ -52,9 +83,8 @@ def params_of(row: pd.Series, space: Space) -> dict[str, Any]:
 def write_trials(frame: pd.DataFrame, path: Path) -> None:
     """Write the table as CSV; a reader, or another process, never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    frame.to_csv(unfinished, index=False)
-    unfinished.replace(path)
+    with replacing(path) as unfinished:
+        frame.to_csv(unfinished, index=False)
 
 
 def _vanilla_rows(trials: Sequence[FrozenTrial], space: Space, measure: str) -> Iterator[dict[str, Any]]:
@@ -68,8 +98,10 @@ def _vanilla_rows(trials: Sequence[FrozenTrial], space: Space, measure: str) -> 
 
 def _row(trial: FrozenTrial, params: dict[str, Any], prefix: str, measure: str) -> dict[str, Any]:
     row = dict(params)
-    for name in (ACCURACY, measure):
+    for name in (ACCURACY, measure, BALANCED, SHARE):
         figures: list[float] = trial.user_attrs[prefix + name]
         row[name] = mean(figures)
         row[f"{name}_std"] = stdev(figures) if len(figures) > 1 else float("nan")
-    return row
+    shares: list[float] = trial.user_attrs[prefix + SHARE]
+    idle = 0 if prefix == VANILLA else trial.user_attrs[STEPS].count(0)
+    return row | {MODELS: len(shares), CONSTANT: sum(map(is_constant, shares)), IDLE: idle}

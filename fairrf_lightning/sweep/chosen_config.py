@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from fairrf_lightning.experiments.setting import Schedule, Setting
+from fairrf_lightning.files import write_text
 
 _CLASSES = {"mlp": "MLP", "linear": "Linear", "svm": "LinearSVM"}
 
@@ -46,6 +47,4 @@ def fit_config(data: dict[str, Any], setting: Setting, schedule: Schedule, seed:
 
 def write_config(config: dict[str, Any], path: Path, comment: str) -> None:
     """Write the options as YAML, with a line of comment above them."""
-    unfinished = path.with_name(f"{path.name}.part")
-    unfinished.write_text(f"# {comment}\n{yaml.safe_dump(config, sort_keys=False)}", encoding="utf-8")
-    unfinished.replace(path)
+    write_text(path, f"# {comment}\n{yaml.safe_dump(config, sort_keys=False)}")

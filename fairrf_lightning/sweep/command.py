@@ -21,7 +21,7 @@ from fairrf_lightning.experiments.progress import progress_bar
 from fairrf_lightning.report import end_with_report
 from fairrf_lightning.report.run_facts import data_of
 from fairrf_lightning.report.sweep_facts import sweep_facts
-from fairrf_lightning.sweep.choice import choose, params_of, trials_frame, write_trials
+from fairrf_lightning.sweep.choice import Choice, choose, params_of, trials_frame, write_trials
 from fairrf_lightning.sweep.chosen_config import fit_config, write_config
 from fairrf_lightning.sweep.loop import Counter, Sweep
 from fairrf_lightning.sweep.options import SweepOptions, read_options
@@ -74,7 +74,7 @@ def _write_trials(options: SweepOptions, study: optuna.Study) -> None:
 def _finish(options: SweepOptions, study: optuna.Study) -> None:
     measure, budget = options.objective.name, options.given.max_accuracy_loss
     frame = trials_frame(study.get_trials(deepcopy=False), options.space, measure)
-    chosen = choose(frame, measure, budget)
+    chosen, rejected = choose(frame, measure, budget)
     params = params_of(chosen, options.space)
     setting, schedule = options.space.setting(params), options.space.schedule(params, options.given.epochs)
     config, table = options.folder / "chosen.yaml", options.folder / "trials.csv"
@@ -93,11 +93,13 @@ def _finish(options: SweepOptions, study: optuna.Study) -> None:
         data=data_of(options.data),
         folder=str(options.folder),
         max_accuracy_loss=budget,
+        rejected=rejected,
         configuration={name: str(value) for name, value in options.identity().items()},
     )
     written, hint = end_with_report(make_facts, options.folder)
     files += written
-    print_report(frame, chosen, options.objective, max_accuracy_loss=budget, config=config, files=files)
+    choice = Choice(chosen, rejected)
+    print_report(frame, choice, options.objective, max_accuracy_loss=budget, config=config, files=files)
     if hint:
         print(hint)  # noqa: T201 - the user's terminal
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.experiments.eligibility import ACCURACY, BALANCED, SHARE
 from fairrf_lightning.experiments.stack import Stack
 from fairrf_lightning.experiments.stacked_metrics import related_of
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.related import FeaturePenalties
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
 
-ACCURACY = "val_acc"
 S_FREE: dict[str, tuple[Statistic, Given]] = {
     "val_covariance": ("covariance", "all"),
     "val_correlation": ("correlation", "all"),
@@ -61,6 +61,11 @@ class Objective:
         """Whether S of the validation rows is looked at."""
         return self.name in WITH_S
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures of each model that are kept."""
+        return (ACCURACY, self.name, BALANCED, SHARE)
+
     def check(self, data: TabularDataModule) -> None:
         """Refuse data that do not have what is to be measured, or that show S unasked."""
         if self.uses_sensitive and data.sensitive is None:
@@ -75,12 +80,12 @@ class Objective:
             )
 
     def measure(self, stack: Stack) -> dict[str, Tensor]:
-        """Return validation accuracy and this measure of a stack's models, ``(S, P)`` each."""
+        """Return this measure of a stack's models and what decides on their eligibility, ``(S, P)`` each."""
         values = stack.evaluate(["val"])
         if not self.uses_sensitive:
             values[self.name] = self._mean_penalty(stack)
-        # What was not asked for is not kept: the gaps are known here, too.
-        return {name: values[name] for name in (ACCURACY, self.name)}
+        # The gaps are known here as well; those not asked for are not kept.
+        return {name: values[name] for name in self.measures}
 
     @torch.no_grad()
     def _mean_penalty(self, stack: Stack) -> Tensor:

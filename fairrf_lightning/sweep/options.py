@@ -12,8 +12,8 @@ from jsonargparse import Namespace
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.command_options import data_maker, read_seeds
-from fairrf_lightning.experiments.results_file import identity
-from fairrf_lightning.experiments.setting import Schedule, Setting
+from fairrf_lightning.experiments.identity import data_identity
+from fairrf_lightning.experiments.setting import Setting
 from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.sweep.objective import S_FREE, WITH_S, Objective
 from fairrf_lightning.sweep.space import Space, read_space
@@ -55,10 +55,10 @@ class SweepOptions:
 
     def identity(self) -> dict[str, Any]:
         """Return what decides on the figures of the trials, to be compared when a sweep goes on."""
-        row = identity(self.data, Setting(), 0, Schedule(epochs=self.given.epochs))
-        kept = {name: row[name] for name in ("data", "related", "data_options", "epochs", "version")}
-        kept["data seed"] = self.data.seed
-        kept |= {"seeds": self.seeds, "objective": self.objective.name, "space": self.space.describe()}
+        kept: dict[str, Any] = dict(data_identity(self.data))
+        kept |= {"related": "+".join(Setting().related_in(self.data)), "data seed": self.data.seed}
+        kept |= {"epochs": self.given.epochs, "seeds": self.seeds}
+        kept |= {"objective": self.objective.name, "space": self.space.describe()}
         return kept
 
 

@@ -12,9 +12,10 @@ from optuna.trial import Trial
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.experiments.eligibility import ACCURACY, STEPS
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
-from fairrf_lightning.sweep.objective import ACCURACY, Objective
+from fairrf_lightning.sweep.objective import Objective
 from fairrf_lightning.sweep.space import Space
 
 VANILLA = "vanilla_"
@@ -90,7 +91,9 @@ class TrialTrainer:
             setting = self.space.setting(trial.params)
             vanilla = figures_of[_vanilla(setting)]
             values = figures_of[setting] | {VANILLA + name: figures for name, figures in vanilla.items()}
-            finite = all(math.isfinite(figure) for figures in values.values() for figure in figures)
+            # The balanced accuracy is not known where a class has no validation rows.
+            needed = (ACCURACY, self.objective.name, VANILLA + ACCURACY, VANILLA + self.objective.name)
+            finite = all(math.isfinite(figure) for name in needed for figure in values[name])
             yield Measured(trial, values) if finite else Measured(trial, {}, "its figures are not finite")
 
     def _figures(
@@ -107,7 +110,7 @@ class TrialTrainer:
             evaluate=self.objective.measure,
             advance=lambda models: advance(models * share),
         )
-        names, size = (ACCURACY, self.objective.name), len(self.seeds)
+        names, size = (*self.objective.measures, STEPS), len(self.seeds)
         columns = {name: frame[name].tolist() for name in names}
         return {
             setting: {name: columns[name][number * size : (number + 1) * size] for name in names}

@@ -7,9 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.experiments import Setting
 from fairrf_lightning.experiments.choice import choose
 from fairrf_lightning.experiments.comparison import difference, mean_interval
 from fairrf_lightning.experiments.fronts import front, hypervolume
+
+DECISIONS = {"val_balanced_acc": 0.7, "val_positive_share": 0.3, "method_steps": 9}
 
 
 def runs(*points: tuple[float, float, float, float], method: str = "fairrf", seeds: int = 2) -> pd.DataFrame:
@@ -17,11 +21,15 @@ def runs(*points: tuple[float, float, float, float], method: str = "fairrf", see
     rows: list[dict[str, Any]] = []
     for eta, acc, eo_gap, dp_gap in points:
         measures = {"acc": acc, "eo_gap": eo_gap, "dp_gap": dp_gap}
-        row: dict[str, Any] = {"method": method, "eta": eta, "beta": 0.5, "related": "age", "rule": "kkt"}
-        row |= {"statistic": "covariance", "given": "all", "backbone": "mlp", "adversary_lr": 0.0}
+        row = setting_row(eta=eta, method=method) | DECISIONS
         row |= {f"{stage}_{name}": value for stage in ("val", "test") for name, value in measures.items()}
         rows += [row | {"seed": seed} for seed in range(seeds)]
     return pd.DataFrame(rows)
+
+
+def setting_row(**options: Any) -> dict[str, Any]:
+    """Return the columns of a setting as a row of results has them."""
+    return Setting(related=("age",), **options).as_row(SyntheticDataModule(n_rows=10))
 
 
 VANILLA = runs((0.0, 0.85, 0.10, 0.20), method="vanilla")

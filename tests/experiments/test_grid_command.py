@@ -61,17 +61,20 @@ def test_a_table_without_a_sensitive_column_gets_a_recommendation(
     assert "dEO" not in printed
 
 
-def test_options_of_the_data_are_passed_on() -> None:
-    main(["grid", *SMALL, "--data.related", "[height]", "--eta", "0.3", "--seeds", "1", "--plot", "false"])
+def test_options_of_the_data_are_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    small = [*SMALL, "--data.seed", "4", "--eta", "0.3", "--seeds", "1", "--plot", "false"]
+    main(["grid", *small, "--data.related", "[height]"])
+    assert "--data.seed 4 has no effect; each of --seeds is a split" in capsys.readouterr().out
     results = pd.read_csv("grid_synthetic/results.csv")
     assert (results["related"] == "height").all()
     assert results["data_options"].str.contains('"n_rows": 1000').all()
 
 
 def test_a_grid_of_arl_turns_up_the_adversary(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["grid", *SMALL, "--method", "arl", "--adversary_lr", "0.1,1", "--seeds", "2", "--plot", "true"])
+    small = [*SMALL, "--data.batch_size", "64", "--seeds", "2"]
+    main(["grid", *small, "--method", "arl", "--adversary_lr", "0.1,1", "--adversary_after", "0"])
     printed = capsys.readouterr().out
-    assert "Recommended without S: adversary_lr" in printed
+    assert "Recommended without S: ARL, adversary_lr" in printed
     assert "the highest mean validation accuracy" in printed
     results = pd.read_csv("grid_synthetic/results.csv")
     results = results.sort_values("adversary_lr")
@@ -81,7 +84,8 @@ def test_a_grid_of_arl_turns_up_the_adversary(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_grid_of_ksmote_is_one_on_balanced_data(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--method", "ksmote", "--eta", "0.5", "--seeds", "2", "--plot", "false"]
+    options = ["--method", "ksmote", "--eta", "0.1", "--seeds", "2", "--plot", "false"]
+    options += ["--data.batch_size", "64"]
     main(["grid", *SMALL, *options])
     results = pd.read_csv("grid_synthetic/results.csv")
     assert (results["related"] == "cluster").all()
@@ -98,6 +102,10 @@ def test_a_grid_of_ksmote_is_one_on_balanced_data(capsys: pytest.CaptureFixture[
         ([*SMALL, "--beta", "0"], "beta = 0"),
         ([*SMALL, "--model", "alr"], "did you mean 'arl'"),
         ([*SMALL, "--method", "arl", "--adversary_lr", "-1"], "adversary_lr = -1"),
+        ([*SMALL, "--method", "arl", "--eta", "0.3"], "--eta 0.3: it has no effect on arl"),
+        ([*SMALL, "--method", "arl", "--beta", "0.3"], "--beta 0.3: it has no effect on arl"),
+        ([*SMALL, "--adversary_lr", "0.3"], "--adversary_lr 0.3: it has no effect on fairrf"),
+        ([*SMALL, "--adversary_after", "3"], "--adversary_after 3: it has no effect on fairrf"),
         ([*SMALL, "--workers", "0"], "workers = 0"),
         ([*SMALL, "--seeds", "0"], "--seeds 0"),
         ([*SMALL, "--seeds", "x"], "--seeds x"),

@@ -15,22 +15,23 @@ def test_compas_and_the_case_study_are_reproduced_and_continued(
     cli: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del cli  # for its folder and arguments
-    command = ["reproduce", "--seeds=2", "--epochs=1", "--out=docs"]
+    command = ["reproduce", "--seeds=2", "--epochs=2"]
     main([*command, "--only=compas"])
-    report = (tmp_path / "docs/reproduction.md").read_text(encoding="utf-8")
+    report = (tmp_path / "reproduction/reproduction.md").read_text(encoding="utf-8")
     for method in ("vanilla", "constrain_s", "arl", "ksmote", "remove_r", "fairrf"):
         assert f"| {method}" in report
     assert "0.681 ± 0.004" in report, "the paper's own figures stand beside ours"
-    assert (tmp_path / "docs/figures/front_compas.svg").is_file()
-    card = (tmp_path / "docs/reproduction_card.md").read_text(encoding="utf-8")
+    assert (tmp_path / "reproduction/figures/front_compas.svg").is_file()
+    assert not (tmp_path / "docs").exists(), "tracked files are overwritten only by --out docs"
+    card = (tmp_path / "reproduction/reproduction_card.md").read_text(encoding="utf-8")
     assert "| dEO | decisions | compas |" in card
     assert card.count("| chosen |") == 1
-    assert "compas: dEO" in (tmp_path / "docs/reproduction.html").read_text(encoding="utf-8")
-    first = pd.read_csv(tmp_path / "docs/results.csv")
+    assert "compas: dEO" in (tmp_path / "reproduction/reproduction.html").read_text(encoding="utf-8")
+    first = pd.read_csv(tmp_path / "reproduction/results.csv")
     main([*command, "--only=compas,case-study"])
-    second = pd.read_csv(tmp_path / "docs/results.csv")
+    second = pd.read_csv(tmp_path / "reproduction/results.csv")
     assert second.iloc[: len(first)]["key"].tolist() == first["key"].tolist(), "finished models are kept"
-    report = (tmp_path / "docs/reproduction.md").read_text(encoding="utf-8")
+    report = (tmp_path / "reproduction/reproduction.md").read_text(encoding="utf-8")
     assert "Case study of lambda: ADULT" in report
     assert "lambda is small for features that predict Y (compas)" in report
     assert "Wrote" in capsys.readouterr().out
@@ -53,6 +54,7 @@ def test_every_part_has_a_plan() -> None:
         (["--only=adlt"], "did you mean 'adult'"),
         (["--seeds=1"], "2 or more"),
         (["--epochs=0"], "epochs = 0"),
+        (["--epochs=1"], "no epoch is left for the penalty"),
         (["--workers=0"], "workers = 0"),
     ],
 )
@@ -86,4 +88,4 @@ def test_without_matplotlib_nothing_is_trained(
         main(["reproduce", "--seeds=2", "--epochs=1", "--only=compas"])
     assert exit_info.value.code == 2
     assert "pip install 'fairrf-lightning[plot]'" in capsys.readouterr().err
-    assert not Path("docs").exists()
+    assert not Path("reproduction").exists()

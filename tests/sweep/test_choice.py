@@ -16,7 +16,11 @@ from fairrf_lightning.sweep.choice import choose, params_of, trials_frame, write
 from fairrf_lightning.sweep.space import parse_space
 
 MEASURE = "val_covariance"
+DECISIONS = {"balanced_acc": 0.7, "positive_share": 0.3}
 SPACE = parse_space({"eta": {"low": 0, "high": 2}, "lr": [0.001, 0.01], "dropout": 0.3}, "test")
+# Decisions that differ between rows, of a trial and of its vanilla model.
+SOUND = {f"{of}val_{name}": [value] for of in ("", "vanilla_") for name, value in DECISIONS.items()}
+SOUND["method_steps"] = [9]
 # A coarse scale, so that ties come up often.
 POINTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=20)
 
@@ -29,7 +33,8 @@ def study_of(points: list[tuple[int, int]]) -> optuna.Study:
                 values=[accuracy / 10, unfairness / 10],
                 params={"eta": accuracy / 10 + 0.1},
                 distributions={"eta": FloatDistribution(0, 2)},
-                user_attrs={
+                user_attrs=SOUND
+                | {
                     "val_acc": [accuracy / 10],
                     MEASURE: [unfairness / 10],
                     "vanilla_val_acc": [0.4],
@@ -58,7 +63,7 @@ def test_the_choice_is_the_fairest_within_the_budget_and_on_the_front(
 ) -> None:
     frame = trials_frame(study_of(points).trials, SPACE, MEASURE)
     assert len(frame) == len(points) + 1  # one vanilla model
-    chosen = choose(frame, MEASURE, budget / 10 + 1e-9)
+    chosen = choose(frame, MEASURE, budget / 10 + 1e-9).row
     candidates = [*((a / 10, u / 10) for a, u in points), (0.4, 0.55)]
     affordable = [(-u, a) for a, u in candidates if a >= 0.4 - budget / 10 - 1e-9]
     assert (-chosen[MEASURE], chosen["val_acc"]) == pytest.approx(max(affordable))
@@ -70,7 +75,8 @@ def trial(number: int, lr: float, accuracy: list[float], vanilla: list[float]) -
         values=[0.5, 0.1],
         params={"eta": 0.5, "lr": lr},
         distributions={name: SPACE.distributions[name] for name in ("eta", "lr")},
-        user_attrs={
+        user_attrs={name: values * len(accuracy) for name, values in SOUND.items()}
+        | {
             "val_acc": accuracy,
             MEASURE: [number / 10] * len(accuracy),
             "vanilla_val_acc": vanilla,
@@ -85,9 +91,9 @@ def test_the_budget_is_relative_to_the_best_vanilla_model(tmp_path: Path) -> Non
     assert frame["eta"].tolist() == [0.5, 0.5, 0, 0]
     assert frame["val_acc"].tolist() == pytest.approx([0.71, 0.79, 0.71, 0.8])
     assert frame["val_acc_std"].iloc[0] == pytest.approx(0.02 / 2**0.5)
-    assert params_of(choose(frame, MEASURE, 0.02), SPACE) == {"eta": 0.5, "lr": 0.01}
-    assert params_of(choose(frame, MEASURE, 0.2), SPACE) == {"eta": 0.5, "lr": 0.001}
-    vanilla = choose(frame, MEASURE, 0)
+    assert params_of(choose(frame, MEASURE, 0.02).row, SPACE) == {"eta": 0.5, "lr": 0.01}
+    assert params_of(choose(frame, MEASURE, 0.2).row, SPACE) == {"eta": 0.5, "lr": 0.001}
+    vanilla = choose(frame, MEASURE, 0).row
     assert pd.isna(vanilla["trial"])
     assert SPACE.setting(params_of(vanilla, SPACE)).eta == 0
     write_trials(frame, tmp_path / "new" / "trials.csv")

@@ -1,0 +1,164 @@
+"""A result is reused only if everything that can change it is the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import (
+    AdultDataModule,
+    COMPASDataModule,
+    LSACDataModule,
+    SyntheticDataModule,
+    TableDataModule,
+)
+from fairrf_lightning.datamodules.options import argument_names
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments import Schedule, Setting
+from fairrf_lightning.experiments.identity import data_identity, model_identity
+
+TABLE = ["--data", "table", "--data.target", "label", "--data.positive", "1", "--data.sensitive", "group"]
+TABLE += ["--data.related", "[height,income]"]
+SHORT = ["--epochs", "2", "--seeds", "1", "--plot", "false"]
+OPTIONS: dict[str, Any] = {"target": "label", "positive": 1, "sensitive": "group", "related": ["height"]}
+
+
+@pytest.fixture(autouse=True)
+def _two_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "140")
+    for number, name in enumerate(("one.csv", "other.csv")):
+        people = SyntheticDataModule(n_rows=400, table_seed=number).read()
+        people["area"] = ["north", "south", "east", "west"] * 100
+        people.to_csv(name, index=False)
+
+
+def grid(path: str, folder: str, *more: str) -> None:
+    main(["grid", *TABLE, "--data.path", path, *SHORT, "--eta", "0.3", "--out", folder, *more])
+
+
+def numbers(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.startswith("│")]
+
+
+def test_a_second_table_in_the_same_folder_is_trained_and_prints_its_own_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printed = {}
+    for name, (path, folder) in {
+        "one": ("one.csv", "shared"),
+        "other": ("other.csv", "shared"),
+        "alone": ("other.csv", "alone"),
+        "again": ("one.csv", "shared"),
+    }.items():
+        grid(path, folder, "--report", "false")
+        printed[name] = numbers(capsys.readouterr().out)
+    assert printed["other"] == printed["alone"]
+    assert printed["other"] != printed["one"]
+    assert printed["again"] == printed["one"]
+    results = pd.read_csv("shared/results.csv")
+    assert len(results) == 4, "the third run found its models"
+    with pytest.raises(SystemExit) as exit_info:
+        main(["report", "shared"])
+    assert exit_info.value.code == 2
+    assert "several experiments, which differ in data_sha256" in capsys.readouterr().err
+
+
+def test_a_sweep_of_another_table_is_not_taken_for_the_first_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sweep = ["sweep", *TABLE, *SHORT, "--trials", "1", "--out", "shared"]
+    main([*sweep, "--data.path", "one.csv"])
+    with pytest.raises(SystemExit) as exit_info:
+        main([*sweep, "--data.path", "other.csv"])
+    assert exit_info.value.code == 2
+    assert "was started with other options (data_sha256)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"positive": 0},
+        {"sensitive": None},
+        {"related": ["income"]},
+        {"groups": ["a", "b"]},
+        {"drop": ["lottery"]},
+        {"categorical": ["lottery"]},
+        {"missing": "drop"},
+        {"missing_values": ["south"]},
+        {"min_count": 200},
+        {"max_categories": 2},
+        {"batch_size": 64},
+        {"eval_batch_size": 64},
+        {"include_sensitive": True},
+        {"split": (0.6, 0.2, 0.2)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_option_of_a_table_makes_another_result(change: dict[str, Any]) -> None:
+    one = data_identity(TableDataModule("one.csv", **OPTIONS))
+    assert data_identity(TableDataModule("one.csv", **OPTIONS | change)) != one
+
+
+def test_the_content_counts_not_the_place_of_the_file() -> None:
+    one = data_identity(TableDataModule("one.csv", **OPTIONS))
+    Path("elsewhere").mkdir()
+    Path("one.csv").rename("elsewhere/moved.csv")
+    assert data_identity(TableDataModule("elsewhere/moved.csv", **OPTIONS)) == one
+    table = pd.read_csv("elsewhere/moved.csv")
+    last = table.index == 399
+    table.assign(height=table["height"].where(~last, 0.0)).to_csv("elsewhere/moved.csv", index=False)
+    assert data_identity(TableDataModule("elsewhere/moved.csv", **OPTIONS)) != one
+
+
+def test_other_versions_make_another_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = data_identity(TableDataModule("one.csv", **OPTIONS))
+    monkeypatch.setattr("fairrf_lightning.experiments.identity.version", lambda _: "0.0.1")
+    assert data_identity(TableDataModule("one.csv", **OPTIONS))["versions"] != one["versions"]
+
+
+class _Hidden(SyntheticDataModule):
+    """Reads rows that none of its options names."""
+
+    def read(self) -> pd.DataFrame:
+        return pd.concat([super().read(), super().read()], ignore_index=True)
+
+
+def test_what_a_data_module_of_ones_own_reads_is_part_of_its_identity() -> None:
+    plain, own = (data_identity(made(n_rows=50)) for made in (SyntheticDataModule, _Hidden))
+    assert plain["data_sha256"] != own["data_sha256"]
+
+
+@pytest.mark.parametrize(
+    "made", [AdultDataModule, COMPASDataModule, LSACDataModule, SyntheticDataModule, TableDataModule]
+)
+def test_every_argument_of_a_data_module_is_one_of_its_options(made: Any) -> None:
+    data = made("one.csv", **OPTIONS) if made is TableDataModule else made()
+    assert set(argument_names(made)) <= set(data.options)
+
+
+@pytest.mark.parametrize(
+    ("setting", "schedule"),
+    [
+        (Setting(dropout=0.2), Schedule()),
+        (Setting(hidden=(8,)), Schedule()),
+        (Setting(uses_sensitive=True), Schedule()),
+        (Setting(adversary_after=3), Schedule()),
+        (Setting(), Schedule(lr=0.01)),
+    ],
+)
+def test_every_option_of_the_model_makes_another_result(setting: Setting, schedule: Schedule) -> None:
+    data = SyntheticDataModule(n_rows=50)
+    known = data_identity(data)
+    plain = model_identity(known, data, Setting(), 0, Schedule())
+    assert model_identity(known, data, setting, 0, schedule)["key"] != plain["key"]
+    assert model_identity(known, data, Setting(), 0, Schedule()) == plain
+
+
+def test_a_directory_is_refused_before_anything_is_trained() -> None:
+    Path("parts").mkdir()
+    pd.read_csv("one.csv").to_parquet("parts/one.parquet")
+    with pytest.raises(InputError, match="name a file, not a directory"):
+        data_identity(TableDataModule("parts", **OPTIONS))
