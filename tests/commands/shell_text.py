@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import shlex
 from pathlib import Path
@@ -11,13 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted(page for folder in ("examples", "callbacks", "datamodules") for page in (ROOT / folder).glob("*.md")),
+    *sorted(
+        page for folder in ("examples", "callbacks", "datamodules") for page in (ROOT / folder).glob("*.md")
+    ),
 ]
 # A line of a page, or a piece of inline code, is a command if it starts with one of these.
-PROGRAMS = ("python", "fairrf", "pip", "pytest", "wandb", "torchrun", "srun", "pre-commit", ".ci/")
+PROGRAMS = ("python", "fairrf", "pip", "pytest", "wandb", "torchrun", "srun", "pre-commit")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
-_PRINTED = re.compile(r"((?:python\S* )?\S*train\.py [a-z]+ -?.*|\bwandb sync .*)")
+_PRINTED = re.compile(r"(?:python train\.py [a-z]+ .*|wandb sync .*)")
 
 
 class Command(NamedTuple):
@@ -49,10 +52,13 @@ def documented_commands() -> list[Command]:
 def commands_of(page: Path) -> list[str]:
     """Return the commands in code blocks and inline code of a page."""
     text = page.read_text(encoding="utf-8")
-    blocks = [(language, block) for language, block in _FENCED.findall(text) if language in ("bash", "sh", "")]
+    blocks = [
+        (language, block) for language, block in _FENCED.findall(text) if language in ("bash", "sh", "")
+    ]
     lines = [line for _, block in blocks for line in statements(block)]
-    inline = (" ".join(code.split()) for code in _INLINE.findall(_FENCED.sub("", text)))
-    return [*(line for line in lines if is_command(line)), *(code for code in inline if is_command(code))]
+    inline = [" ".join(code.split()) for code in _INLINE.findall(_FENCED.sub("", text))]
+    inline = [part for code in inline if is_command(code.split()) for part in statements(code)]
+    return [text for text in [*lines, *inline] if is_command(shlex.split(text))]
 
 
 def statements(block: str) -> list[str]:
@@ -75,10 +81,10 @@ def _parts(line: str) -> list[list[str]]:
     return [part for part in parts if part]
 
 
-def is_command(text: str) -> bool:
-    """Return whether a line or a piece of inline code is a whole command."""
-    program, *rest = text.split()
-    return program.startswith(PROGRAMS) and (bool(rest[1:] or program != "python") and bool(rest or "/" in program))
+def is_command(words: list[str]) -> bool:
+    """Return whether these words are a whole command."""
+    known = words[0] in PROGRAMS or words[0].startswith(".ci/")
+    return known and words not in (["python"], ["python", "train.py"], ["fairrf"])
 
 
 def python_blocks() -> list[tuple[str, str]]:
@@ -93,5 +99,5 @@ def python_blocks() -> list[tuple[str, str]]:
 
 def printed_commands(output: str) -> list[str]:
     """Return the commands that a program has printed or written to a page, each once."""
-    found = (line.strip(" `|.") for line in _PRINTED.findall(output))
-    return list(dict.fromkeys(found))
+    text = html.unescape(re.sub(r"<[^>]+>", "\n", output))
+    return list(dict.fromkeys(found.strip(" `|") for found in _PRINTED.findall(text)))
