@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.reliability.outcome import SHORT, outcome
@@ -110,12 +110,17 @@ def test_unchanged_checkpoint_works() -> None:
         assert _run(command, checkpoint()) == ""
 
 
-# Few draws are cheap here: the places of the whole and of its parts come first.
+# Without shrinking: a change is small already, and each try is a whole command.
+_OPTIONS: dict[str, Any] = {
+    "deadline": None,
+    "phases": (Phase.explicit, Phase.reuse, Phase.generate),
+    "suppress_health_check": [HealthCheck.too_slow],
+}
 CHANGES = st.tuples(st.integers(0, 10**6), st.sampled_from(VALUES))
 
 
 @given(change=CHANGES, command=st.sampled_from(COMMANDS))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, derandomize=True, **_OPTIONS)
 def test_changed_state_is_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
     number, value = change
     _run(command, _changed(places()[number % len(places())], value))
@@ -123,14 +128,14 @@ def test_changed_state_is_loaded_or_refused(change: tuple[int, Any], command: st
 
 @pytest.mark.slow
 @given(change=CHANGES, command=st.sampled_from(COMMANDS))
-@settings(max_examples=800, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=800, **_OPTIONS)
 def test_many_changed_states_are_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
     number, value = change
     _run(command, _changed(places()[number % len(places())], value))
 
 
 @given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), length=st.floats(0, 1))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, derandomize=True, **_OPTIONS)
 def test_damaged_file_is_refused(position: float, bit: int, length: float) -> None:
     content = bytearray(_file())
     assert _run("test", bytes(content[: int(length * (len(content) - 1))])), "a part of a file was loaded"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.reliability.outcome import SHORT, outcome
@@ -137,17 +137,22 @@ def _fit(table: Table) -> None:
         )
 
 
-_SLOW_TO_DRAW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+# Without shrinking: each try is a whole fit.
+_OPTIONS: dict[str, Any] = {
+    "deadline": None,
+    "phases": (Phase.explicit, Phase.reuse, Phase.generate),
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
 
 
 @given(table=tables())
-@settings(max_examples=25, deadline=None, suppress_health_check=_SLOW_TO_DRAW)
+@settings(max_examples=25, derandomize=True, **_OPTIONS)
 def test_random_table_is_trained_on_or_refused(table: Table) -> None:
     _fit(table)
 
 
 @pytest.mark.slow
 @given(table=tables())
-@settings(max_examples=400, deadline=None, suppress_health_check=_SLOW_TO_DRAW)
+@settings(max_examples=400, **_OPTIONS)
 def test_many_random_tables_are_trained_on_or_refused(table: Table) -> None:
     _fit(table)
