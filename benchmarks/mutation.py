@@ -25,13 +25,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "fairrf_lightning"
+MODULE = ("tests/test_module.py", "tests/test_logged_losses.py", "tests/callbacks")
 CALLBACKS = ("tests/callbacks", "tests/test_module.py", "tests/dropin")
 DROPIN = ("tests/dropin", "tests/callbacks")
 # The core, and the tests of each part: quick ones first, because the first failure ends a mutant.
 TESTS = {
     "functional.py": ("tests/test_functional.py", "tests/test_penalty.py"),
     "penalty.py": ("tests/test_penalty.py", *CALLBACKS),
-    "module.py": ("tests/test_module.py", "tests/callbacks", "tests/test_cli.py"),
+    "module.py": (*MODULE, "tests/test_tuning_and_precision.py", "tests/test_cli.py"),
     "callbacks/pretrain.py": CALLBACKS,
     "callbacks/lambda_update.py": CALLBACKS,
     "callbacks/lookup.py": CALLBACKS,
