@@ -168,6 +168,8 @@ def _write(table: pd.DataFrame, path: Path) -> None:
 def _proxies(data: str) -> str:
     if data == "adult":
         page = (ROOT / "docs" / "certificate.md").read_text(encoding="utf-8")
-        return next(text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "share" in text)
+        blocks: list[str] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+        return next(text for text in blocks if "share" in text)
     column = {"compas": "decile_score"}.get(data, "age")
-    return yaml.safe_dump({"group": "g", "share": [0.3, 0.5], "correlations": {column: [-0.2, 0.2]}})
+    text: str = yaml.safe_dump({"group": "g", "share": [0.3, 0.5], "correlations": {column: [-0.2, 0.2]}})
+    return text
