@@ -1,8 +1,13 @@
-"""Started by test_ddp.py: 50 optimiser steps on Adult, then a test run; saves weights and metrics."""
+"""Started by test_ddp.py under torchrun: 50 optimiser steps on Adult and a test run, for each case."""
 
-import argparse
+from __future__ import annotations
+
 import logging
+import os
+import sys
+import warnings
 from functools import partial
+from typing import Any
 
 import torch
 from lightning import Trainer, seed_everything
@@ -11,26 +16,27 @@ from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import MLP
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import AdultDataModule
+from fairrf_lightning.penalty import Given
 
 GLOBAL_BATCH = 256
+CASES: list[tuple[Any, Given]] = [
+    ("64-true", "all"),
+    ("64-true", "positives"),
+    ("32-true", "all"),
+    ("bf16-mixed", "all"),
+]
+Result = dict[str, Any]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--devices", type=int, required=True)
-    parser.add_argument("--precision", required=True)
-    parser.add_argument("--given", required=True)
-    parser.add_argument("--out", required=True)
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+def train(devices: int, precision: Any, given: Given) -> Result:
+    """Return weights, lambda and test metrics."""
     seed_everything(1, verbose=False)
-    data = AdultDataModule(batch_size=GLOBAL_BATCH // args.devices)
-    module = FairRFModule(backbone=partial(MLP, dropout=0.0), eta=0.6, given=args.given)
+    data = AdultDataModule(batch_size=GLOBAL_BATCH // devices)
+    module = FairRFModule(backbone=partial(MLP, dropout=0.0), eta=0.6, given=given)
     trainer = Trainer(
         accelerator="cpu",
-        devices=args.devices,
-        precision=args.precision,
+        devices=devices,
+        precision=precision,
         max_steps=50,
         callbacks=[PretrainCallback(steps=5), LambdaUpdateCallback(beta=0.05, every_n_steps=10)],
         logger=False,
@@ -40,10 +46,29 @@ def main() -> None:
     )
     trainer.fit(module, data)
     weights = {name: value.cpu() for name, value in module.backbone.state_dict().items()}
-    result = {"weights": weights, "lambda": module.penalty.weights, "world_size": trainer.world_size}
     metrics = trainer.test(module, data, verbose=False)[0]
-    if trainer.is_global_zero:
-        torch.save(result | {"metrics": metrics, "rows": data.split_sizes["test"]}, args.out)
+    assert trainer.world_size == devices
+    return {
+        "weights": weights,
+        "lambda": module.penalty.weights,
+        "metrics": metrics,
+        "rows": data.split_sizes["test"],
+    }
+
+
+def train_all(devices: int) -> dict[str, Result]:
+    """Train each case once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {f"{precision} {given}": train(devices, precision, given) for precision, given in CASES}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    results = train_all(int(os.environ["WORLD_SIZE"]))
+    if os.environ["RANK"] == "0":
+        torch.save(results, sys.argv[1])
 
 
 if __name__ == "__main__":
