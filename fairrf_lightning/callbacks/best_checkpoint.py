@@ -1,19 +1,174 @@
-"""Keeps the chosen checkpoint, across resumes too."""
+"""Keeps two checkpoints of a run: ``best.ckpt`` to use, ``last.ckpt`` to resume from."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.stop_signals import StopRequest
+
+BEST = "best.ckpt"
+LAST = "last.ckpt"
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint, which forgets the best score when its folder is spelt otherwise."""
+    """Lightning's ModelCheckpoint with one ``last.ckpt``, always the newest, that resumes bit for bit.
+
+    Lightning's own writes ``last.ckpt`` only with a new best, and some of its moments to save cannot be
+    resumed from: after the last batch of an epoch it repeats or skips batches. Here the moments are:
+
+    - the end of each epoch (or of every n-th, by ``every_n_epochs``), after validation;
+    - a validation within an epoch, when it has ended;
+    - every ``every_n_train_steps`` steps or ``train_time_interval``, after the batch;
+    - a signal to stop, after the batch.
+
+    The best checkpoint is chosen only when the monitored metric is of these very weights.
+    """
+
+    stop_request: StopRequest | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder."""
+        super().setup(trainer, pl_module, stage)
+        self._due = self._validated = self._stopping = False
+        if self.save_on_exception or self._save_on_train_epoch_end is False:
+            raise InputError(
+                "--checkpoint.save_on_exception and save_on_train_epoch_end: these moments cannot be resumed "
+                "from exactly.\nLeave them out; last.ckpt is saved after each epoch and on SIGTERM or Ctrl-C."
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make sure that the folder is not another run's, and tidy up what a killed run left."""
+        del pl_module
+        folder = Path(str(self.dirpath))
+        if trainer.is_global_zero and trainer.ckpt_path:
+            for unfinished in folder.glob(".*.ckpt.*.part"):
+                unfinished.unlink(missing_ok=True)
+        for name in () if trainer.ckpt_path or trainer.fast_dev_run else (LAST, BEST):
+            if self.file_exists(str(folder / name), trainer):
+                raise InputError(
+                    f"--checkpoint.dirpath {folder}: it has the {name} of another run.\n"
+                    f"Name another folder, or resume that run: --ckpt_path {folder / LAST}"
+                )
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for signals; Lightning has just set its own handlers."""
+        del trainer, pl_module
+        if self.stop_request is not None:
+            self.stop_request.listen()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for signals, and count the steps since the last save."""
+        self.on_sanity_check_start(trainer, pl_module)
+        super().on_train_start(trainer, pl_module)
+        self._last_global_step_saved = trainer.global_step
+        if self._stopping:
+            trainer.should_stop = True  # the run had stopped early when it was saved
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        """Save after a batch within an epoch if it is time to, or if a signal asks to stop."""
+        del pl_module
+        loop = trainer.fit_loop.epoch_loop
+        self._due = self._due or self._is_due(trainer)
+        stop = self._is_asked_to_stop(trainer)
+        at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
+        if at_end or loop._should_accumulate() or _validates_now(trainer) or trainer.fast_dev_run:  # noqa: SLF001
+            return
+        if stop or self._due or trainer.global_step == trainer.max_steps:
+            self._save_last(trainer, stop=stop)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that the metrics are new; save after a validation within an epoch."""
+        del pl_module
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or trainer.fast_dev_run:
+            return
+        self._validated = True
+        if not trainer.fit_loop.epoch_loop._num_ready_batches_reached():  # noqa: SLF001
+            stop = self._is_asked_to_stop(trainer)
+            self._save_both(trainer, stop=stop)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save after a whole epoch; one that ended early was saved with its last batch."""
+        del pl_module
+        whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()  # noqa: SLF001
+        if trainer.fast_dev_run or not whole:
+            return
+        number = trainer.current_epoch + 1
+        ends = number == trainer.max_epochs or trainer.should_stop or trainer.global_step == trainer.max_steps
+        stop = self._is_asked_to_stop(trainer)
+        if number % (self._every_n_epochs or 1) == 0 or ends or self._due or stop:
+            self._save_both(trainer, stop=stop)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop listening; save what has not been saved."""
+        del pl_module
+        if self.stop_request is not None:
+            self.stop_request.ignore()
+        if self.save_last and not trainer.fast_dev_run and self._last_global_step_saved != trainer.global_step:
+            self._save_last(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop listening; what the loops are in the midst of cannot be resumed from."""
+        del trainer, pl_module, exception
+        if self.stop_request is not None:
+            self.stop_request.ignore()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return super().state_dict() | {"stopping": self._stopping}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was; a relative and an absolute path may be one folder."""
+        """Resume from the checkpoint; a relative and an absolute path may be one folder."""
         saved = state_dict.get("dirpath")
         if saved and self.dirpath and Path(saved).resolve() == Path(self.dirpath).resolve():
             state_dict = state_dict | {"dirpath": self.dirpath}
+        self._stopping = bool(state_dict.get("stopping"))
         super().load_state_dict(state_dict)
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        every = self._every_n_train_steps
+        due = every > 0 and trainer.global_step // every > self._last_global_step_saved // every
+        if self._train_time_interval is None:
+            return due
+        waited = time.monotonic() - (self._last_time_checked or 0.0)
+        return bool(trainer.strategy.broadcast(waited >= self._train_time_interval.total_seconds()))
+
+    def _save_both(self, trainer: Trainer, *, stop: bool) -> None:
+        # The best first: last.ckpt says which one that is, and must not be ahead of it.
+        if self._has_new_metric(trainer):
+            self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
+        self._validated = False
+        if self.save_last or stop:
+            self._save_last(trainer, stop=stop)
+
+    def _has_new_metric(self, trainer: Trainer) -> bool:
+        if self.monitor is None:  # the newest is no better than others, and last.ckpt is the newest
+            return not self.save_last or self.save_top_k == -1
+        trained = trainer.fit_loop.epoch_loop._results.valid_items()  # noqa: SLF001
+        return self._validated or any(item.meta.name == self.monitor for _, item in trained)
+
+    def _save_last(self, trainer: Trainer, *, stop: bool = False) -> None:
+        self._due = False
+        self._stopping = trainer.should_stop
+        self._last_time_checked = time.monotonic()
+        self.last_model_path = self.format_checkpoint_name({}, self.CHECKPOINT_NAME_LAST)
+        for logger in trainer.loggers:
+            logger.save()
+        self._save_checkpoint(trainer, self.last_model_path)
+        if stop and self.stop_request is not None:
+            self.stop_request.stop(trainer, self.last_model_path)
+
+    def _is_asked_to_stop(self, trainer: Trainer) -> bool:
+        return self.stop_request is not None and self.stop_request.agreed(trainer)
+
+
+def _validates_now(trainer: Trainer) -> bool:
+    """Whether a validation follows this batch."""
+    fetcher: Any = trainer.fit_loop._data_fetcher  # noqa: SLF001
+    return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)  # noqa: SLF001
