@@ -26,8 +26,6 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _CLASS_KEYS = ("class_path", "_class_path")
 # Written by Lightning, never imported: Lightning compares it with a list of its own.
 _NOT_IMPORTED = ("_instantiator",)
-# Options of a data module that a resumed run cannot change; the checkpoint keeps the others.
-_KEPT_DATA_OPTIONS = ("related", "include_sensitive", "expose_sensitive", "remove_related", "split", "seed")
 
 
 def check_checkpoint(config: Namespace, subcommand: str) -> dict[str, Any]:
@@ -162,25 +160,39 @@ def _check_data_state(state: Any, data: Namespace | None, path: str) -> None:
             f"--ckpt_path {path}: its state of the data is malformed (a {type(state).__name__} was found, or "
             "it has no encoder). Restore it from a copy, or train again."
         )
-    for option in _KEPT_DATA_OPTIONS if data is not None else ():
-        value, known = (data.get("init_args") or Namespace()).get(option), state.get(option)
-        if value in (None, known) or (isinstance(value, tuple | list) and list(value) == known):
+    if data is not None:
+        _check_data_options(data, {**state.get("table_options", {}), **state}, path)
+
+
+def _check_data_options(data: Namespace, trained: Mapping[str, Any], path: str) -> None:
+    """Raise if a resumed run is asked to train on something else."""
+    for option, value in _as_plain(data.get("init_args") or {}).items():
+        known = trained.get(option)
+        if option not in trained or option == "missing_values" or value in (None, known):
             continue
-        if not _is_data_default(data.class_path, option, value):
+        if not _is_default(value, _default_of(data.class_path, option)):
             raise InputError(
                 f"--data.{option} {value}: the checkpoint {path} was trained with {known}, and a resumed run "
                 "keeps it.\nLeave the option out, or train without --ckpt_path."
             )
 
 
-def _is_data_default(class_path: str, option: str, value: Any) -> bool:
+def _as_plain(value: Any) -> Any:
+    """Return a parsed value as the checkpoint keeps it: dicts and lists."""
+    if isinstance(value, Namespace):
+        value = value.as_dict()
+    if isinstance(value, Mapping):
+        return {key: _as_plain(item) for key, item in value.items()}
+    return [_as_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _default_of(class_path: str, option: str) -> Any:
     module, _, name = class_path.rpartition(".")
-    owner = getattr(import_module(module), name)
-    for cls in owner.__mro__:
+    for cls in getattr(import_module(module), name).__mro__:
         parameter = inspect.signature(cls).parameters.get(option)
         if parameter is not None:
-            return bool(value == parameter.default)
-    return False
+            return _as_plain(parameter.default)
+    return inspect.Parameter.empty
 
 
 def _is_default(value: Any, default: Any) -> bool:

@@ -63,7 +63,10 @@ class WholeFileIO(TorchCheckpointIO):
             ) from error
 
     def load_checkpoint(
-        self, path: Any, map_location: Any = None, weights_only: bool | None = None
+        self,
+        path: Any,
+        map_location: Any = None,
+        weights_only: bool | None = None,  # noqa: FBT001 - Lightning's signature
     ) -> dict[str, Any]:
         """Return the content of a file that is undamaged."""
         if not _is_local_file_protocol(path):

@@ -266,10 +266,11 @@ class FairRFModule(LightningModule):
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         # Ranks draw other dropout masks as soon as their batches differ in size.
         gathered: Any = value if self._trainer is None else self.all_gather(value.to(self.device))
-        return torch.atleast_2d(gathered).cpu()
+        states: Tensor = gathered.reshape(-1, len(value)).cpu()
+        return states
 
     def _of_this_rank(self, values: Tensor) -> Tensor:
-        values = torch.atleast_2d(values)
+        values = values if values.ndim > 1 else values[None]
         return values[self.global_rank if self.global_rank < len(values) else 0].clone()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

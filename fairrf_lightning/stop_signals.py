@@ -89,8 +89,9 @@ class StopRequest:
         """Print the command that resumes from ``path`` and end the process."""
         number = self._number or signal.SIGTERM
         if trainer.is_global_zero:
+            name = _NAMES[signal.Signals(number)]
             _print(
-                f"\nStopped by {_NAMES[signal.Signals(number)]} after step {trainer.global_step}; saved {path}\n"
+                f"\nStopped by {name} after step {trainer.global_step}; saved {path}\n"
                 f"Resume with: {resume_command(self._args, path)}"
             )
         # Lightning's launcher takes another code of a process that it started for a crash.
@@ -104,7 +105,8 @@ class StopRequest:
 def resume_command(args: Sequence[str], path: str) -> str:
     """Return the command line of this process, with ``--ckpt_path``.
 
-    >>> resume_command(["fit", "--data", "adult", "--ckpt_path", "old.ckpt"], "last.ckpt").partition(" fit")[2]
+    >>> command = resume_command(["fit", "--ckpt_path", "old.ckpt", "--data", "adult"], "last.ckpt")
+    >>> command.partition(" fit")[2]
     ' --data adult --ckpt_path last.ckpt'
     """
     kept: list[str] = []
@@ -126,9 +128,10 @@ def _program() -> list[str]:
 
 
 def _shortest(program: str) -> str:
-    """Return the name of a program if the shell finds the same file by it, else its path."""
+    """Return the name of a program if the shell finds it by its name, else its path."""
     found = shutil.which(Path(program).name)
-    same = found is not None and Path(found).exists() and os.path.samefile(found, program)
+    # Compared as they are: the Python of a virtual environment links to that of the system.
+    same = found is not None and Path(found).absolute() == Path(program).absolute()
     return Path(program).name if same else quote(program)
 
 

@@ -37,6 +37,7 @@ class BestCheckpoint(ModelCheckpoint):
         """Find the folder."""
         super().setup(trainer, pl_module, stage)
         self._due = self._validated = self._stopping = False
+        self._is_off = bool(getattr(trainer, "fast_dev_run", False))
         if self.save_on_exception or self._save_on_train_epoch_end is False:
             raise InputError(
                 "--checkpoint.save_on_exception and save_on_train_epoch_end: these moments cannot be resumed "
@@ -50,7 +51,7 @@ class BestCheckpoint(ModelCheckpoint):
         if trainer.is_global_zero and trainer.ckpt_path:
             for unfinished in folder.glob(".*.ckpt.*.part"):
                 unfinished.unlink(missing_ok=True)
-        for name in () if trainer.ckpt_path or trainer.fast_dev_run else (LAST, BEST):
+        for name in () if trainer.ckpt_path or self._is_off else (LAST, BEST):
             if self.file_exists(str(folder / name), trainer):
                 raise InputError(
                     f"--checkpoint.dirpath {folder}: it has the {name} of another run.\n"
@@ -78,26 +79,31 @@ class BestCheckpoint(ModelCheckpoint):
         self._due = self._due or self._is_due(trainer)
         stop = self._is_asked_to_stop(trainer)
         at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
-        if at_end or loop._should_accumulate() or _validates_now(trainer) or trainer.fast_dev_run:  # noqa: SLF001
+        if at_end or loop._should_accumulate() or _validates_now(trainer) or self._is_off:  # noqa: SLF001
             return
-        if stop or self._due or trainer.global_step == trainer.max_steps:
+        if stop or (self.save_last and (self._due or trainer.global_step == trainer.max_steps)):
             self._save_last(trainer, stop=stop)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note that the metrics are new; save after a validation within an epoch."""
         del pl_module
-        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or trainer.fast_dev_run:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or self._is_off:
             return
         self._validated = True
-        if not trainer.fit_loop.epoch_loop._num_ready_batches_reached():  # noqa: SLF001
-            stop = self._is_asked_to_stop(trainer)
-            self._save_both(trainer, stop=stop)
+        loop = trainer.fit_loop.epoch_loop
+        if loop._num_ready_batches_reached():  # noqa: SLF001 - saved when the epoch has ended
+            return
+        if loop._should_accumulate():  # noqa: SLF001 - the gradients so far would be lost
+            self._save_best(trainer)
+            self._due = True
+        else:
+            self._save_both(trainer, stop=self._is_asked_to_stop(trainer))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after a whole epoch; one that ended early was saved with its last batch."""
         del pl_module
         whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()  # noqa: SLF001
-        if trainer.fast_dev_run or not whole:
+        if self._is_off or not whole:
             return
         number = trainer.current_epoch + 1
         ends = number == trainer.max_epochs or trainer.should_stop or trainer.global_step == trainer.max_steps
@@ -110,7 +116,7 @@ class BestCheckpoint(ModelCheckpoint):
         del pl_module
         if self.stop_request is not None:
             self.stop_request.ignore()
-        if self.save_last and not trainer.fast_dev_run and self._last_global_step_saved != trainer.global_step:
+        if self.save_last and not self._is_off and self._last_global_step_saved != trainer.global_step:
             self._save_last(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -141,11 +147,14 @@ class BestCheckpoint(ModelCheckpoint):
 
     def _save_both(self, trainer: Trainer, *, stop: bool) -> None:
         # The best first: last.ckpt says which one that is, and must not be ahead of it.
+        self._save_best(trainer)
+        if self.save_last or stop:
+            self._save_last(trainer, stop=stop)
+
+    def _save_best(self, trainer: Trainer) -> None:
         if self._has_new_metric(trainer):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
         self._validated = False
-        if self.save_last or stop:
-            self._save_last(trainer, stop=stop)
 
     def _has_new_metric(self, trainer: Trainer) -> bool:
         if self.monitor is None:  # the newest is no better than others, and last.ckpt is the newest

@@ -61,7 +61,7 @@ def kill_in_write(stage: str, number: int) -> None:
             kill()
         return done
 
-    Path.write_bytes = write_bytes  # type: ignore[method-assign, assignment]
+    Path.write_bytes = write_bytes  # type: ignore[method-assign]
     Path.replace = renamed  # type: ignore[method-assign, assignment]
     files._sync = synced
 

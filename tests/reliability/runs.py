@@ -21,10 +21,11 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 KILLED_RUN = Path(__file__).with_name("killed_run.py")
 QUIET = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")
 # 12 batches in an epoch; lambda is updated within epochs, and dropout draws random numbers.
-SMALL = (
+_SMALL = (
     "fit --data synthetic --data.n_rows 1200 --data.batch_size 50 --trainer.max_epochs 4 "
     "--lambda_update.every_n_steps 5 --pretrain.epochs 1 --trainer.accelerator cpu"
-).split()
+)
+SMALL = _SMALL.split()
 OUTPUT = "output.txt"
 CHECKPOINTS = Path("lightning_logs/version_0/checkpoints")
 _PATHS = ("dirpath", "best_model_path", "last_model_path", "kth_best_model_path", "best_k_models")
@@ -91,7 +92,9 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 
 def _finished(folder: Path) -> Path:
     """Return the folder of the checkpoints: version_1 if the first attempt was killed before it saved."""
-    found = [path for path in sorted(folder.glob("lightning_logs/*/checkpoints")) if list(path.glob("*.ckpt"))]
+    found = [
+        path for path in sorted(folder.glob("lightning_logs/*/checkpoints")) if list(path.glob("*.ckpt"))
+    ]
     assert len(found) == 1, found
     return found[0]
 
@@ -104,7 +107,9 @@ def assert_same_metrics(folder: Path, whole: Path) -> None:
     assert "test_acc" in found
     keys = [name for name in ("test_acc", "val_acc", "train_loss") if name in found]
     for key in keys:
-        rows, expected = (table.dropna(subset=[key]).set_index(["epoch", "step"]) for table in (found, wanted))
+        rows, expected = (
+            table.dropna(subset=[key]).set_index(["epoch", "step"]) for table in (found, wanted)
+        )
         pd.testing.assert_frame_equal(rows, expected.loc[rows.index, rows.columns])
 
 
@@ -130,7 +135,7 @@ def differ(found: Any, wanted: Any, place: str = "") -> Iterator[str]:
         same = found.dtype == wanted.dtype and found.shape == wanted.shape
         if not same or found.numpy().tobytes() != wanted.numpy().tobytes():
             yield place
-    elif found != wanted and not (found != found and wanted != wanted):
+    elif repr(found) != repr(wanted):  # NaN differs from itself
         yield f"{place}: {found} and {wanted}"
 
 
