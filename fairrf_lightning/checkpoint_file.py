@@ -80,8 +80,8 @@ class WholeFileIO(TorchCheckpointIO):
             path: The file, which the first process has.
             broadcast: Returns the first process's value in every process.
         """
-        content = broadcast(Path(path).read_bytes() if Path(path).is_file() else b"")
-        if not Path(path).is_file():
+        content = broadcast(Path(path).read_bytes() if Path(path).is_file() else None)
+        if content is not None and not Path(path).is_file():
             self._received[path] = content
 
 

@@ -190,7 +190,6 @@ def _prepare_checkpoint(config: Any) -> None:
     if config.get("ckpt_path") and options.dirpath is None:
         # In a new folder Lightning would forget which checkpoint was the best one so far.
         options.dirpath = str(Path(config.ckpt_path).parent)
-        warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
 
 
 def _class_of(spec: Any) -> type:

@@ -77,7 +77,8 @@ class FairRFModule(LightningModule):
         self._make_optimizer = optimizer
         self._make_scheduler = lr_scheduler
         self._lr = lr
-        self._resumed: dict[str, Any] = {}
+        self._resumed_rng: tuple[Tensor, list[Tensor]] | None = None
+        self._resumed_sums: Tensor | None = None
         self._make_penalty = partial(
             RelatedFeaturePenalty,
             eta=0.3 if eta is None else eta,
@@ -250,18 +251,24 @@ class FairRFModule(LightningModule):
         checkpoint["train_sums"] = None if self._train_sums is None else self._of_all_ranks(self._train_sums)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note the random states and sums; they are set only if training resumes."""
-        self._resumed = {name: checkpoint.get(name) for name in ("rng_state", "train_sums")}
+        """Note this rank's random state and sums; they are set only if training resumes."""
+        states, sums = checkpoint.get("rng_state"), checkpoint.get("train_sums")
+        self._resumed_rng = self._resumed_sums = None
+        if states is not None:
+            self._resumed_rng = self._of_this_rank(states["cpu"]), list(states["cuda"])
+            torch.Generator().set_state(self._resumed_rng[0])  # raises if it is malformed
+        if sums is not None:
+            self._resumed_sums = self._of_this_rank(sums)
 
     def on_train_start(self) -> None:
         """Take over the random state and sums of the checkpoint, if there was one."""
-        rng_state, sums = self._resumed.get("rng_state"), self._resumed.get("train_sums")
-        if rng_state is not None:
-            torch.set_rng_state(self._of_this_rank(rng_state["cpu"]))
-            if len(rng_state["cuda"]) == torch.cuda.device_count():
-                torch.cuda.set_rng_state_all(rng_state["cuda"])
-        self._train_sums = None if sums is None else self._of_this_rank(sums).to(self.device)
-        self._resumed = {}
+        if self._resumed_rng is not None:
+            cpu, cuda = self._resumed_rng
+            torch.set_rng_state(cpu)
+            if len(cuda) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(cuda)
+        self._train_sums = None if self._resumed_sums is None else self._resumed_sums.to(self.device)
+        self._resumed_rng = self._resumed_sums = None
 
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         # Ranks draw other dropout masks as soon as their batches differ in size.

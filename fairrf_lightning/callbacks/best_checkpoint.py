@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,12 @@ class BestCheckpoint(ModelCheckpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the folder."""
-        super().setup(trainer, pl_module, stage)
+        with warnings.catch_warnings():
+            # An error below, or a resumed run in its own folder.
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+            super().setup(trainer, pl_module, stage)
         self._due = self._validated = self._stopping = False
+        self._resumed_step: int | None = None
         self._is_off = bool(getattr(trainer, "fast_dev_run", False))
         if self.save_on_exception or self._save_on_train_epoch_end is False:
             raise InputError(
@@ -67,6 +72,11 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for signals, and count the steps since the last save."""
         self.on_sanity_check_start(trainer, pl_module)
+        if self._resumed_step not in (None, trainer.global_step):
+            raise InputError(
+                f"--ckpt_path {trainer.ckpt_path}: it was saved at step {self._resumed_step}, but its loops "
+                f"are at step {trainer.global_step}.\nThe file is damaged: restore it from a copy."
+            )
         super().on_train_start(trainer, pl_module)
         self._last_global_step_saved = trainer.global_step
         if self._stopping:
@@ -130,12 +140,16 @@ class BestCheckpoint(ModelCheckpoint):
         return super().state_dict() | {"stopping": self._stopping}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from the checkpoint; a relative and an absolute path may be one folder."""
-        saved = state_dict.get("dirpath")
-        if saved and self.dirpath and Path(saved).resolve() == Path(self.dirpath).resolve():
-            state_dict = state_dict | {"dirpath": self.dirpath}
+        """Resume from the checkpoint, also if the run's folder was moved or is spelt otherwise."""
         self._stopping = bool(state_dict.get("stopping"))
-        super().load_state_dict(state_dict)
+        super().load_state_dict(_moved(state_dict, str(self.dirpath)))
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Note the step, which Lightning restores later and without a check."""
+        del trainer, pl_module
+        self._resumed_step = checkpoint.get("global_step")
 
     def _is_due(self, trainer: Trainer) -> bool:
         every = self._every_n_train_steps
@@ -175,6 +189,22 @@ class BestCheckpoint(ModelCheckpoint):
 
     def _is_asked_to_stop(self, trainer: Trainer) -> bool:
         return self.stop_request is not None and self.stop_request.agreed(trainer)
+
+
+def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return the state with the paths that the same files have now, in ``folder``.
+
+    Lightning compares paths as text: for another spelling it would forget the best score, or delete the new
+    best file as if it were the previous one. Unchanged if the files are not in ``folder``.
+    """
+    scores: dict[str, Any] = state.get("best_k_models", {})
+    moved = {path: str(Path(folder) / Path(path).name) for path in scores}
+    if not all(Path(path).is_file() for path in moved.values()):
+        return state
+    renamed = {"dirpath": folder, "best_k_models": {moved[path]: score for path, score in scores.items()}}
+    for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+        renamed[key] = str(Path(folder) / Path(state[key]).name) if state.get(key) else ""
+    return state | renamed
 
 
 def _validates_now(trainer: Trainer) -> bool:

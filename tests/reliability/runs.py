@@ -92,11 +92,8 @@ def assert_same_run(folder: Path, whole: Path) -> None:
 
 def _finished(folder: Path) -> Path:
     """Return the folder of the checkpoints: version_1 if the first attempt was killed before it saved."""
-    found = [
-        path for path in sorted(folder.glob("lightning_logs/*/checkpoints")) if list(path.glob("*.ckpt"))
-    ]
-    assert len(found) == 1, found
-    return found[0]
+    (found,) = (path.parent for path in folder.glob("lightning_logs/*/checkpoints/last.ckpt"))
+    return found
 
 
 def assert_same_metrics(folder: Path, whole: Path) -> None:
