@@ -221,6 +221,9 @@ def main(args: list[str] | None = None) -> None:
                 run_lightning_cli(args)
     except KeyboardInterrupt as stopped:
         raise StoppedBySignal(signal.SIGINT) from stopped
+    except StoppedBySignal as stopped:
+        stopped.explain()
+        raise
     except (InputError, MisconfigurationException, ArgumentError) as error:
         _fail(error)
     except ValueError as error:

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from lightning import Trainer
+from lightning.pytorch.utilities import rank_zero_only
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
@@ -22,9 +23,15 @@ _NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 class StoppedBySignal(SystemExit):
     """The end of a process that a signal has stopped: 143 for SIGTERM, 130 for Ctrl-C."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, resume: str = "") -> None:
         super().__init__(128 + number)
-        self.number = number
+        self._number = number
+        self._resume = resume
+
+    def explain(self) -> None:
+        """Print what has stopped the process, and how to resume."""
+        name = _NAMES[signal.Signals(self._number)]
+        rank_zero_only(_print)(f"\nStopped by {name}; {self._resume or 'nothing was saved by that.'}")
 
 
 @contextmanager
@@ -86,20 +93,13 @@ class StopRequest:
         return bool(trainer.strategy.reduce_boolean_decision(self._number > 0, all=False))
 
     def stop(self, trainer: Trainer, path: str) -> NoReturn:
-        """Print the command that resumes from ``path`` and end the process."""
-        number = self._number or signal.SIGTERM
-        if trainer.is_global_zero:
-            name = _NAMES[signal.Signals(number)]
-            _print(
-                f"\nStopped by {name} after step {trainer.global_step}; saved {path}\n"
-                f"Resume with: {resume_command(self._args, path)}"
-            )
-        # Lightning's launcher takes another code of a process that it started for a crash.
-        launched = trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
+        """End the process, with the command that resumes from ``path``."""
         self.ignore()
-        if launched:
+        # Lightning's launcher takes another code of a process that it started for a crash.
+        if trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise SystemExit(0)
-        raise StoppedBySignal(number)
+        resume = f"step {trainer.global_step} is saved.\nResume with: {resume_command(self._args, path)}"
+        raise StoppedBySignal(self._number or signal.SIGTERM, resume)
 
 
 def resume_command(args: Sequence[str], path: str) -> str:

@@ -45,5 +45,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     kills = [value for report in passed for name, value in report.user_properties if name == "kills"]
     if kills:
         terminalreporter.write_line(
-            f"{sum(kills)} kills in {len(kills)} runs; each was resumed and equals an uninterrupted run bit by bit"
+            f"{sum(kills)} kills in {len(kills)} runs: each run was resumed and equals an uninterrupted one"
         )

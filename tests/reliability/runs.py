@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from torch import Tensor
 from fairrf_lightning.checkpoint_file import load_checkpoint
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
-KILLED_RUN = Path(__file__).with_name("killed_run.py")
 QUIET = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")
 # 12 batches in an epoch; lambda is updated within epochs, and dropout draws random numbers.
 _SMALL = (
@@ -57,15 +58,41 @@ def wait(process: subprocess.Popen[bytes], folder: Path) -> tuple[int, str]:
 
 def run(args: list[str], folder: Path, **env: str) -> str:
     """Run the command line to its end; return what it printed."""
-    code, printed = wait(start([str(TRAIN), *args, *QUIET], folder, **env), folder)
+    code, printed = _answer("", args, folder, env)
     assert code == 0, printed
     return printed
 
 
 def kill(moment: str, args: list[str], folder: Path, **env: str) -> None:
-    """Run the command line until ``killed_run.py`` kills it at a moment."""
-    code, printed = wait(start([str(KILLED_RUN), moment, *args, *QUIET], folder, **env), folder)
+    """Run the command line until it is killed at a moment of ``killed_run.py``."""
+    code, printed = _answer(moment, args, folder, env)
     assert code == -signal.SIGKILL, f"{moment}: {code}\n{printed}"
+
+
+@cache
+def _zygote() -> subprocess.Popen[str]:
+    """Return the process that forks a process for each run; the imports would take most of the time."""
+    return subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("zygote.py"))],
+        cwd=TRAIN.parent,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TRAIN.parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _answer(moment: str, args: list[str], folder: Path, env: Mapping[str, str]) -> tuple[int, str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    output = folder / OUTPUT
+    request = {"moment": moment, "args": [*args, *QUIET], "folder": str(folder), "output": str(output)}
+    zygote = _zygote()
+    assert zygote.stdin is not None
+    assert zygote.stdout is not None
+    zygote.stdin.write(json.dumps(request | {"env": dict(env)}) + "\n")
+    zygote.stdin.flush()
+    code = int(zygote.stdout.readline())
+    return code, output.read_text("utf-8")
 
 
 def resume(args: list[str], folder: Path, **env: str) -> str:

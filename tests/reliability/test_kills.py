@@ -13,11 +13,12 @@ import pytest
 
 from tests.reliability.runs import SMALL, assert_same_run, kill, resume, resume_args, run
 
-TABLE = SMALL[:1] + (
-    "--data table --data.path ../parts --data.target hired --data.positive yes --data.related [age,zip] "
+_TABLE = (
+    "fit --data table --data.path ../parts --data.target hired --data.positive yes --data.related [age,zip] "
     "--data.sensitive sex --data.batch_size 50 --trainer.max_epochs 4 --lambda_update.every_n_steps 5 "
     "--pretrain.epochs 1 --trainer.accelerator cpu"
-).split(" ")
+)
+TABLE = _TABLE.split()
 EVERY_6 = ["--checkpoint.every_n_train_steps=6"]  # every second one is at the end of an epoch
 EVERY_5 = ["--checkpoint.every_n_train_steps=5"]
 RANKS = ["--trainer.devices=2"]
@@ -109,7 +110,7 @@ def test_temporary_files_may_be_on_another_file_system(
 ) -> None:
     elsewhere = Path("/dev/shm")  # noqa: S108 - another file system is the point
     if not elsewhere.is_dir() or elsewhere.stat().st_dev == base.stat().st_dev:
-        pytest.skip("/dev/shm is not another file system here")
+        pytest.skip(f"{elsewhere} is not another file system here")
     check("epochs", moments, base, request, TMPDIR=str(elsewhere))
 
 
