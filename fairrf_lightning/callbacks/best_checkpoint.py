@@ -42,6 +42,7 @@ class BestCheckpoint(ModelCheckpoint):
             super().setup(trainer, pl_module, stage)
         self._due = self._validated = self._stopping = False
         self._resumed_step: int | None = None
+        self._unstepped: dict[str, float] = {}
         self._is_off = bool(getattr(trainer, "fast_dev_run", False))
         if self.save_on_exception or self._save_on_train_epoch_end is False:
             raise InputError(
@@ -78,6 +79,10 @@ class BestCheckpoint(ModelCheckpoint):
                 f"are at step {trainer.global_step}.\nThe file is damaged: restore it from a copy."
             )
         super().on_train_start(trainer, pl_module)
+        for config in trainer.lr_scheduler_configs:
+            if config.reduce_on_plateau and config.monitor in self._unstepped:
+                pl_module.lr_scheduler_step(config.scheduler, self._unstepped[config.monitor])  # type: ignore[arg-type]
+        self._unstepped = {}
         self._last_global_step_saved = trainer.global_step
         if self._stopping:
             trainer.should_stop = True  # the run had stopped early when it was saved
@@ -119,7 +124,9 @@ class BestCheckpoint(ModelCheckpoint):
         ends = number == trainer.max_epochs or trainer.should_stop or trainer.global_step == trainer.max_steps
         stop = self._is_asked_to_stop(trainer)
         if number % (self._every_n_epochs or 1) == 0 or ends or self._due or stop:
+            self._unstepped = _plateau_values(trainer)
             self._save_both(trainer, stop=stop)
+            self._unstepped = {}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop listening; save what has not been saved."""
@@ -137,11 +144,12 @@ class BestCheckpoint(ModelCheckpoint):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        return super().state_dict() | {"stopping": self._stopping}
+        return super().state_dict() | {"stopping": self._stopping, "unstepped": self._unstepped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from the checkpoint, also if the run's folder was moved or is spelt otherwise."""
         self._stopping = bool(state_dict.get("stopping"))
+        self._unstepped = dict(state_dict.get("unstepped", {}))
         super().load_state_dict(_moved(state_dict, str(self.dirpath)))
 
     def on_load_checkpoint(
@@ -205,6 +213,18 @@ def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
     for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
         renamed[key] = str(Path(folder) / Path(state[key]).name) if state.get(key) else ""
     return state | renamed
+
+
+def _plateau_values(trainer: Trainer) -> dict[str, float]:
+    """Return what ReduceLROnPlateau is stepped with after this epoch: Lightning saves before that step."""
+    return {
+        config.monitor: float(trainer.callback_metrics[config.monitor])
+        for config in trainer.lr_scheduler_configs
+        if config.reduce_on_plateau
+        and config.interval == "epoch"
+        and config.monitor in trainer.callback_metrics
+        and (trainer.current_epoch + 1) % config.frequency == 0
+    }
 
 
 def _validates_now(trainer: Trainer) -> bool:

@@ -34,7 +34,7 @@ _MODEL = (
     "An audit is about a model's decisions, not about how it was trained; the report of its run has this."
 )
 _RUN = "python train.py report lightning_logs/version_N"
-_CERTIFY = "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml"
+_CERTIFY = "python train.py certify --ckpt_path RUN/checkpoints/best.ckpt --data NAME --proxies proxies.yaml"
 
 
 def read_audit(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ _OPTIONS = ["backbone", "dropout", "statistic", "given", "rule", "related", "epo
 _OPTIONS += ["update_every", "lr", "data_options"]
 _ONE_MODEL = Absent(
     "These are means over several models; rates of groups are those of one model.",
-    "python train.py audit --ckpt_path RUN/checkpoints/last.ckpt --data NAME",
+    "python train.py audit --ckpt_path RUN/checkpoints/best.ckpt --data NAME",
 )
 _NO_TRAINING = Absent(
     "The models of a grid are trained as one and leave no path behind; a single fit does.",
@@ -30,11 +30,11 @@ _NO_TRAINING = Absent(
 _NO_DATA = Absent("The results alone do not describe the data; the report that grid itself writes does.")
 _NO_CERTIFICATE = Absent(
     "A certificate is about one checkpoint: the bound on dDP that holds without S.",
-    "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml",
+    "python train.py certify --ckpt_path RUN/checkpoints/best.ckpt --data NAME --proxies proxies.yaml",
 )
 NO_S = Absent(
     "The data do not say which group a row belongs to, so no gap can be measured.",
-    "python train.py certify --ckpt_path RUN/checkpoints/last.ckpt --data NAME --proxies proxies.yaml",
+    "python train.py certify --ckpt_path RUN/checkpoints/best.ckpt --data NAME --proxies proxies.yaml",
 )
 _VANILLA = Absent(
     "No setting with a penalty keeps the accuracy that was asked for, so that eta 0 is taken.",

@@ -13,6 +13,7 @@ import yaml
 from fairrf_lightning.checkpoint_file import load_checkpoint
 from fairrf_lightning.report.run_folder import RunFolder
 from tests.reliability.conftest import DATA, QUICK
+from tests.reliability.runs import differ
 
 CLI = Callable[[str], None]
 FIT = " ".join(["fit", *DATA, *QUICK])
@@ -96,3 +97,19 @@ def test_a_resume_that_finds_a_new_best_keeps_it(run_folder: Path, cli: CLI) -> 
     assert files(run_folder) == ["best.ckpt", "last.ckpt"]
     assert before["epoch"] == 1
     assert load_checkpoint(run_folder / "best.ckpt")["epoch"] == 3
+
+
+def test_a_learning_rate_on_a_plateau_resumes_as_it_was(cli: CLI) -> None:
+    plateau = (
+        "--model.lr_scheduler lightning.pytorch.cli.ReduceLROnPlateau --model.lr_scheduler.monitor val_loss"
+    )
+    sgd = "--model.optimizer torch.optim.SGD --model.optimizer.lr 0.5 --checkpoint.dirpath"
+    # No epoch is good enough: the learning rate falls after each.
+    options = f"{FIT} {plateau} --model.lr_scheduler.patience 0 --model.lr_scheduler.threshold 1 {sgd}"
+    cli(f"{options} whole --trainer.max_epochs 4")
+    cli(f"{options} resumed --trainer.max_epochs 2")
+    cli(f"{options} resumed --trainer.max_epochs 4 --ckpt_path resumed/last.ckpt")
+    found, wanted = (load_checkpoint(f"{name}/last.ckpt") for name in ("resumed", "whole"))
+    assert wanted["lr_schedulers"][0]["_last_lr"][0] < 0.01
+    for part in ("lr_schedulers", "optimizer_states", "state_dict"):
+        assert not list(differ(found[part], wanted[part], part))
