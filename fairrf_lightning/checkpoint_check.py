@@ -1,49 +1,83 @@
-"""What is checked of ``--ckpt_path`` before Lightning loads it."""
+"""Checks of ``--ckpt_path`` against the command line, before Lightning loads the checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse import Namespace
+from lightning.pytorch.cli import LRSchedulerTypeTuple
 
+from fairrf_lightning.checkpoint_file import load_checkpoint
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.short_names import SHORT_NAMES
 
 _DATA_CLASSES = {path.rpartition(".")[2] for path in SHORT_NAMES["data"].values()}
+_PACKAGE = __name__.partition(".")[0]
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_CLASS_KEYS = ("class_path", "_class_path")
+# Written by Lightning, never imported: Lightning compares it with a list of its own.
+_NOT_IMPORTED = ("_instantiator",)
 
 
-def check_checkpoint(config: Namespace) -> None:
-    """Refuse a checkpoint that cannot be read, is of other data, or contradicts the options given."""
+def check_checkpoint(config: Namespace, subcommand: str) -> dict[str, Any]:
+    """Return the checkpoint of ``--ckpt_path``, or an empty dict without one.
+
+    Raises:
+        InputError: If it is unreadable, of other data, contradicts the options given, or names a class
+            that is neither of this package nor named by the user.
+    """
     path = config.get("ckpt_path")
-    if not path or path in ("best", "last"):
-        return
+    if not path:
+        return {}
     checkpoint = load_checkpoint(path)
-    trained_on = _DATA_CLASSES & set(checkpoint)
     given = config.data.class_path.rpartition(".")[2] if config.get("data") else ""
+    trained_on = _DATA_CLASSES & set(checkpoint)
     if trained_on and given in _DATA_CLASSES - trained_on:
         names = " or ".join(sorted(trained_on))
         raise InputError(f"--ckpt_path {path}: this checkpoint was trained on {names}, not on {given}.")
-    _check_options(config.model, checkpoint.get("hyper_parameters", {}), path)
-
-
-def load_checkpoint(path: str) -> dict[str, Any]:
-    """Return what a checkpoint of Lightning holds; say so if the file is none."""
-    if not Path(path).is_file():
-        raise InputError(f"--ckpt_path {path}: there is no such file.")
-    try:
-        checkpoint: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise InputError(f"--ckpt_path {path}: this is not a readable checkpoint ({reason})") from error
-    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
-        raise InputError(f"--ckpt_path {path}: this is not a checkpoint of a Lightning run.")
+    options = checkpoint.get("hyper_parameters", {})
+    _check_class_paths(options, config, path)
+    _check_options(config.model, options, path)
+    if given in trained_on:
+        _check_data_state(checkpoint[given], config.data if subcommand == "fit" else None, path)
     return checkpoint
+
+
+@contextmanager
+def restoring(path: str | None) -> Iterator[None]:
+    """Say in one error that a checkpoint cannot be restored, whatever its restoration raises.
+
+    Args:
+        path: The checkpoint, or ``None`` if there is nothing to restore.
+
+    Raises:
+        InputError: In place of an error that came from within the restoration.
+    """
+    try:
+        yield
+    except Exception as error:
+        if path is None or isinstance(error, InputError) or not _came_from_restoring(error):
+            raise
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"--ckpt_path {path}: the checkpoint does not fit this model and data "
+            f"({type(error).__name__}: {reason}).\n"
+            "Give the options that it was trained with; if they are right, the file is damaged."
+        ) from error
+
+
+def _came_from_restoring(error: BaseException) -> bool:
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return any(name.startswith(("restore", "_restore", "load_state_dict")) for name in names)
 
 
 def weights_digest(state_dict: Mapping[str, Any]) -> str:
@@ -56,20 +90,109 @@ def weights_digest(state_dict: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _check_options(model: Namespace, trained: dict[str, Any], path: str) -> None:
+def _check_class_paths(options: Mapping[str, Any], config: Namespace, path: str) -> None:
+    """Raise if the checkpoint would make us import something that nobody named."""
+    named = {text for text, _ in _texts(config.clone().as_dict())}
+    plain = _plain_parameters(config.model.class_path)
+    for text, place in _texts(options):
+        key = place.rpartition(".")[2]
+        if key in _NOT_IMPORTED or (place in plain and key not in _CLASS_KEYS):
+            continue
+        if (key in _CLASS_KEYS or _DOTTED.fullmatch(text)) and text not in named and not _is_trusted(text):
+            option = "model" if place == "_class_path" else f"model.{place.removesuffix('.class_path')}"
+            raise InputError(
+                f"--ckpt_path {path}: it asks for the class {text!r}, which is not of this package.\n"
+                f"If you trust it, name it yourself: --{option} {text}"
+            )
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield value, place
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(item, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item, place)
+
+
+def _plain_parameters(class_path: str) -> set[str]:
+    """Return the parameters of a class that are text, whatever it looks like."""
+    module, _, name = class_path.rpartition(".")
+    parameters = inspect.signature(getattr(import_module(module), name)).parameters.values()
+    return {item.name for item in parameters if item.annotation in (str, "str", "str | None")}
+
+
+def _is_trusted(class_path: str) -> bool:
+    """Whether a path names a class of this package, or an optimiser or scheduler of torch."""
+    module_name, _, name = class_path.rpartition(".")
+    if module_name.partition(".")[0] not in (_PACKAGE, "torch", "lightning"):
+        return False
+    # Looked up, not imported: everything that a checkpoint of ours can name is loaded by now.
+    found = getattr(sys.modules.get(module_name), name, None)
+    if not inspect.isclass(found):
+        return False
+    own = found.__module__.partition(".")[0] == _PACKAGE
+    return own or issubclass(found, (torch.optim.Optimizer, *LRSchedulerTypeTuple))
+
+
+def _check_options(model: Namespace, trained: Mapping[str, Any], path: str) -> None:
     # LightningCLI lets the checkpoint's options win without a word.
     module, _, name = model.class_path.rpartition(".")
     defaults = inspect.signature(getattr(import_module(module), name)).parameters
     for option, value in vars(model.get("init_args") or Namespace()).items():  # type: ignore[no-untyped-call]
         known = trained.get(option)
         if isinstance(value, Namespace):
-            value, known = value.class_path, known["class_path"] if isinstance(known, dict) else known  # noqa: PLW2901
+            value = value.class_path  # noqa: PLW2901
+            known = known.get("class_path") if isinstance(known, Mapping) else known
         if value in (None, known) or option not in trained or _is_default(value, defaults[option].default):
             continue
         raise InputError(
             f"--model.{option} {value}: the checkpoint {path} was trained with {known} and keeps it. "
-            "Leave the option out, or train anew without --ckpt_path."
+            "Leave the option out, or train without --ckpt_path."
         )
+
+
+def _check_data_state(state: Any, data: Namespace | None, path: str) -> None:
+    if not isinstance(state, Mapping) or not isinstance(state.get("encoder"), Mapping):
+        raise InputError(
+            f"--ckpt_path {path}: its state of the data is malformed (a {type(state).__name__} was found, or "
+            "it has no encoder). Restore it from a copy, or train again."
+        )
+    if data is not None:
+        _check_data_options(data, {**state.get("table_options", {}), **state}, path)
+
+
+def _check_data_options(data: Namespace, trained: Mapping[str, Any], path: str) -> None:
+    """Raise if a resumed run is asked to train on something else."""
+    for option, value in _as_plain(data.get("init_args") or {}).items():
+        known = trained.get(option)
+        if option not in trained or option == "missing_values" or value in (None, known):
+            continue
+        if not _is_default(value, _default_of(data.class_path, option)):
+            raise InputError(
+                f"--data.{option} {value}: the checkpoint {path} was trained with {known}, and a resumed run "
+                "keeps it.\nLeave the option out, or train without --ckpt_path."
+            )
+
+
+def _as_plain(value: Any) -> Any:
+    """Return a parsed value as the checkpoint keeps it: dicts and lists."""
+    if isinstance(value, Namespace):
+        value = value.as_dict()
+    if isinstance(value, Mapping):
+        return {key: _as_plain(item) for key, item in value.items()}
+    return [_as_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _default_of(class_path: str, option: str) -> Any:
+    module, _, name = class_path.rpartition(".")
+    for cls in getattr(import_module(module), name).__mro__:
+        parameter = inspect.signature(cls).parameters.get(option)
+        if parameter is not None:
+            return _as_plain(parameter.default)
+    return inspect.Parameter.empty
 
 
 def _is_default(value: Any, default: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from importlib import import_module
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentError, dict_to_namespace
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -18,16 +20,18 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback, WandbReport
-from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
+from fairrf_lightning.callbacks.best_checkpoint import BEST, BestCheckpoint
 from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
 from fairrf_lightning.callbacks.run_record import RunRecord
-from fairrf_lightning.checkpoint_check import check_checkpoint
+from fairrf_lightning.checkpoint_check import check_checkpoint, restoring
+from fairrf_lightning.checkpoint_file import WholeFileIO
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_results
 from fairrf_lightning.short_names import ShortNameParser
+from fairrf_lightning.stop_signals import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.tracking.wandb_logger import use_patient_logger
 
 _TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
@@ -69,16 +73,18 @@ class FairRFCLI(LightningCLI):
                 # Chosen without S: the validation loss plus the penalty.
                 "checkpoint.monitor": "val_objective",
                 "checkpoint.save_last": True,
+                "checkpoint.enable_version_counter": False,  # a resumed run rewrites its own files
             }
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and look at the checkpoint before Lightning does."""
         super().parse_arguments(parser, args)
+        self._given = sys.argv[1:] if args is None else list(args)
         config = self.config[self.config.subcommand]
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
             raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
-        check_checkpoint(config)
+        self._checkpoint = check_checkpoint(config, self.config.subcommand)
 
     def before_instantiate_classes(self) -> None:
         """Fill in the data set's recommended eta and beta, and the options of W&B."""
@@ -103,6 +109,9 @@ class FairRFCLI(LightningCLI):
             return  # a table's columns may be known from the checkpoint only, which is not restored yet
         if isinstance(self.model, FairRFModule) and hasattr(self.datamodule, "related_columns"):
             self.datamodule.prepare_data()
+            if state := self._checkpoint.get(type(self.datamodule).__qualname__):
+                with restoring(self.config[self.subcommand].ckpt_path):
+                    self.datamodule.load_state_dict(state)
             self.model.adapt_to(self.datamodule)
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
@@ -113,9 +122,20 @@ class FairRFCLI(LightningCLI):
         ):
             callbacks = [*callbacks, WandbReport()]
         try:
-            return super()._instantiate_trainer(config, callbacks)
+            trainer = super()._instantiate_trainer(config, callbacks)
         except (TypeError, ValueError, MisconfigurationException) as error:
             raise InputError(f"trainer: {error}") from error
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # unless the user has chosen one
+            trainer.strategy.checkpoint_io = WholeFileIO()
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, BestCheckpoint) and self.subcommand == "fit":
+                callback.stop_request = StopRequest(self._given)
+        return trainer
+
+    def fit(self, **kwargs: Any) -> None:
+        """Train, or resume from a checkpoint."""
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.fit(**kwargs)
 
     def after_fit(self) -> None:
         """Test the chosen checkpoint; without one, the last, or the weights at hand."""
@@ -124,23 +144,32 @@ class FairRFCLI(LightningCLI):
         if not is_overridden("test_step", self.model):
             rank_zero_info(f"{type(self.model).__name__} has no test_step, so it is not tested.")
             return
-        checkpoint = self.trainer.checkpoint_callback
+        checkpoint, strategy = self.trainer.checkpoint_callback, self.trainer.strategy
         path = ""
         if isinstance(checkpoint, ModelCheckpoint):
-            path = checkpoint.best_model_path or checkpoint.last_model_path
+            path = strategy.broadcast(checkpoint.best_model_path or checkpoint.last_model_path)
         if not path:
             rank_zero_info("No checkpoint was saved: the weights of the last step are tested.")
+        elif isinstance(strategy.checkpoint_io, WholeFileIO):
+            strategy.checkpoint_io.share(path, strategy.broadcast)
         self.test(model=self.model, datamodule=self.datamodule, ckpt_path=path or None)
 
     def test(self, **kwargs: Any) -> None:
         """Test, and print our table in place of Lightning's."""
-        self.trainer.test(**kwargs | {"verbose": False})
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.test(**kwargs | {"verbose": False})
         print_results(self.trainer, self.model, "test")
 
     def validate(self, **kwargs: Any) -> None:
         """Validate, and print our table in place of Lightning's."""
-        self.trainer.validate(**kwargs | {"verbose": False})
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.validate(**kwargs | {"verbose": False})
         print_results(self.trainer, self.model, "val")
+
+    def predict(self, **kwargs: Any) -> None:
+        """Predict."""
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.predict(**kwargs)
 
 
 def _logs_to_wandb(trainer: dict[str, Any]) -> bool:
@@ -157,10 +186,11 @@ def _prepare_checkpoint(config: Any) -> None:
         options.monitor = None  # another module need not log it
     if "_acc" in (options.monitor or ""):
         options.mode = "max"
+    if options.filename is None and options.save_top_k == 1 and options.monitor is not None:
+        options.filename = BEST.removesuffix(".ckpt")
     if config.get("ckpt_path") and options.dirpath is None:
         # In a new folder Lightning would forget which checkpoint was the best one so far.
         options.dirpath = str(Path(config.ckpt_path).parent)
-        warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
 
 
 def _class_of(spec: Any) -> type:
@@ -188,7 +218,13 @@ def main(args: list[str] | None = None) -> None:
         if given and given[0] in _COMMANDS:
             _run_command(given[0], given[1:])
         else:
-            run_lightning_cli(args)
+            with exit_by_signal():
+                run_lightning_cli(args)
+    except KeyboardInterrupt as stopped:
+        raise StoppedBySignal(signal.SIGINT) from stopped
+    except StoppedBySignal as stopped:
+        stopped.explain()
+        raise
     except (InputError, MisconfigurationException, ArgumentError) as error:
         _fail(error)
     except ValueError as error:

@@ -86,7 +86,8 @@ class FairRFModule(LightningModule):
         self._make_backbone = backbone
         self._make_optimizer = optimizer
         self._make_scheduler = lr_scheduler
-        self._rng_state: dict[str, Any] | None = None
+        self._resumed_rng: tuple[Tensor, list[Tensor]] | None = None
+        self._resumed_sums: Tensor | None = None
         self._make_penalty = partial(
             RelatedFeaturePenalty,
             eta=0.3 if eta is None else eta,
@@ -255,21 +256,42 @@ class FairRFModule(LightningModule):
         return result | ({"row": batch["row"]} if isinstance(batch, Mapping) and "row" in batch else {})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the random state: without it a resumed run draws other dropout masks."""
-        checkpoint["rng_state"] = {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
+        """Keep the random states and the sums of an unfinished epoch; without them a resumed run differs."""
+        checkpoint["rng_state"] = {
+            "cpu": self._of_all_ranks(torch.get_rng_state()),
+            "cuda": torch.cuda.get_rng_state_all(),
+        }
+        checkpoint["train_sums"] = None if self._train_sums is None else self._of_all_ranks(self._train_sums)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note the random state; it is set only if training goes on."""
-        self._rng_state = checkpoint.get("rng_state")
+        """Note this rank's random state and sums; they are set only if training resumes."""
+        states, sums = checkpoint.get("rng_state"), checkpoint.get("train_sums")
+        self._resumed_rng = self._resumed_sums = None
+        if states is not None:
+            self._resumed_rng = self._of_this_rank(states["cpu"]), list(states["cuda"])
+            torch.Generator().set_state(self._resumed_rng[0])  # raises if it is malformed
+        if sums is not None:
+            self._resumed_sums = self._of_this_rank(sums)
 
     def on_train_start(self) -> None:
-        """Continue with the random state of the checkpoint, if there was one."""
-        self._train_sums = None  # an interrupted epoch leaves sums behind
-        if self._rng_state is not None:
-            torch.set_rng_state(self._rng_state["cpu"])
-            if len(self._rng_state["cuda"]) == torch.cuda.device_count():
-                torch.cuda.set_rng_state_all(self._rng_state["cuda"])
-            self._rng_state = None
+        """Take over the random state and sums of the checkpoint, if there was one."""
+        if self._resumed_rng is not None:
+            cpu, cuda = self._resumed_rng
+            torch.set_rng_state(cpu)
+            if len(cuda) == torch.cuda.device_count():
+                torch.cuda.set_rng_state_all(cuda)
+        self._train_sums = None if self._resumed_sums is None else self._resumed_sums.to(self.device)
+        self._resumed_rng = self._resumed_sums = None
+
+    def _of_all_ranks(self, value: Tensor) -> Tensor:
+        # Ranks draw other dropout masks as soon as their batches differ in size.
+        gathered: Any = value if self._trainer is None else self.all_gather(value.to(self.device))
+        states: Tensor = gathered.reshape(-1, len(value)).cpu()
+        return states
+
+    def _of_this_rank(self, values: Tensor) -> Tensor:
+        values = values if values.ndim > 1 else values[None]
+        return values[self.global_rank if self.global_rank < len(values) else 0].clone()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return Adam, or the optimiser and the scheduler that were given."""

@@ -20,7 +20,7 @@ TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 
 
 def checkpoint(run: int = 0) -> Path:
-    (path,) = Path(f"lightning_logs/version_{run}/checkpoints").glob("epoch*.ckpt")
+    (path,) = Path(f"lightning_logs/version_{run}/checkpoints").glob("best.ckpt")
     return path
 
 
@@ -186,7 +186,7 @@ def test_two_processes_train_from_the_command_line_and_report_once(tmp_path: Pat
     assert done.stdout.count("Test split") == 1
     assert "Starting with 2 processes" in done.stderr + done.stdout
     assert len(list(tmp_path.glob("lightning_logs/*"))) == 1
-    (ckpt,) = tmp_path.glob("lightning_logs/version_0/checkpoints/epoch*.ckpt")
+    (ckpt,) = tmp_path.glob("lightning_logs/version_0/checkpoints/best.ckpt")
     command = [
         sys.executable,
         str(TRAIN),

@@ -122,7 +122,7 @@ def test_an_untrained_model_is_not_evaluated(
 
 def test_what_a_checkpoint_contradicts_is_told(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     cli("fit --data synthetic --data.n_rows 2000 --trainer.max_epochs 1 --model.eta 0.3")
-    (path,) = Path("lightning_logs/version_0/checkpoints").glob("epoch*.ckpt")
+    (path,) = Path("lightning_logs/version_0/checkpoints").glob("best.ckpt")
     contradictions = {
         f"fit --data synthetic --ckpt_path {path} --model.eta 0.9": "trained with 0.3",
         f"test --data synthetic --ckpt_path {path} --model.backbone linear": "backbones.MLP",

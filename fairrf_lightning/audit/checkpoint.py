@@ -16,7 +16,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fairrf_lightning.checkpoint_check import load_checkpoint
+from fairrf_lightning.checkpoint_check import restoring
+from fairrf_lightning.checkpoint_file import load_checkpoint
 from fairrf_lightning.cli import FairRFCLI, run_lightning_cli
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
@@ -105,7 +106,8 @@ def evaluate_checkpoint(
         made = run_lightning_cli(["test", *args], _MakeCLI)
     path = str(made.config["test"]["ckpt_path"])
     model, data = made.model, made.datamodule
-    _restore(model, data, path)
+    with restoring(path):
+        _restore(model, data, path)
     if not isinstance(model, FairRFModule) or not isinstance(data, TabularDataModule):
         raise InputError(
             f"{type(model).__name__} with {type(data).__name__}: checkpoints of our own modules and data "

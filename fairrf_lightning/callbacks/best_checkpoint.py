@@ -1,19 +1,233 @@
-"""Keeps the chosen checkpoint, across resumes too."""
+"""Keeps two checkpoints of a run: ``best.ckpt`` to use, ``last.ckpt`` to resume from."""
 
 from __future__ import annotations
 
+import time
+import warnings
 from pathlib import Path
 from typing import Any
 
+from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.stop_signals import StopRequest
+
+BEST = "best.ckpt"
+LAST = "last.ckpt"
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint, which forgets the best score when its folder is spelt otherwise."""
+    """Lightning's ModelCheckpoint with one ``last.ckpt``, always the newest, that resumes bit for bit.
+
+    Lightning's own writes ``last.ckpt`` only with a new best, and some of its moments to save cannot be
+    resumed from: after the last batch of an epoch it repeats or skips batches. Here the moments are:
+
+    - the end of each epoch (or of every n-th, by ``every_n_epochs``), after validation;
+    - a validation within an epoch, when it has ended;
+    - every ``every_n_train_steps`` steps or ``train_time_interval``, after the batch;
+    - a signal to stop, after the batch.
+
+    The best checkpoint is chosen only when the monitored metric is of these very weights.
+    """
+
+    stop_request: StopRequest | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder."""
+        with warnings.catch_warnings():
+            # An error below, or a resumed run in its own folder.
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+            super().setup(trainer, pl_module, stage)
+        self._due = self._validated = self._stopping = False
+        self._resumed_step: int | None = None
+        self._unstepped: dict[str, float] = {}
+        self._is_off = bool(getattr(trainer, "fast_dev_run", False))
+        if self.save_on_exception or self._save_on_train_epoch_end is False:
+            raise InputError(
+                "--checkpoint.save_on_exception and save_on_train_epoch_end: these moments cannot be resumed "
+                "from exactly.\nLeave them out; last.ckpt is saved after each epoch and on SIGTERM or Ctrl-C."
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make sure that the folder is not another run's, and tidy up what a killed run left."""
+        del pl_module
+        folder = Path(str(self.dirpath))
+        if trainer.is_global_zero and trainer.ckpt_path:
+            for unfinished in folder.glob(".*.ckpt.*.part"):
+                unfinished.unlink(missing_ok=True)
+        for name in () if trainer.ckpt_path or self._is_off else (LAST, BEST):
+            if self.file_exists(str(folder / name), trainer):
+                raise InputError(
+                    f"--checkpoint.dirpath {folder}: it has the {name} of another run.\n"
+                    f"Name another folder, or resume that run: --ckpt_path {folder / LAST}"
+                )
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for signals; Lightning has just set its own handlers."""
+        del trainer, pl_module
+        if self.stop_request is not None:
+            self.stop_request.listen()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for signals, and count the steps since the last save."""
+        self.on_sanity_check_start(trainer, pl_module)
+        if self._resumed_step not in (None, trainer.global_step):
+            raise InputError(
+                f"--ckpt_path {trainer.ckpt_path}: it was saved at step {self._resumed_step}, but its loops "
+                f"are at step {trainer.global_step}.\nThe file is damaged: restore it from a copy."
+            )
+        super().on_train_start(trainer, pl_module)
+        for config in trainer.lr_scheduler_configs:
+            if config.reduce_on_plateau and config.monitor in self._unstepped:
+                pl_module.lr_scheduler_step(config.scheduler, self._unstepped[config.monitor])  # type: ignore[arg-type]
+        self._unstepped = {}
+        self._last_global_step_saved = trainer.global_step
+        if self._stopping:
+            trainer.should_stop = True  # the run had stopped early when it was saved
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        """Save after a batch within an epoch if it is time to, or if a signal asks to stop."""
+        del pl_module
+        loop = trainer.fit_loop.epoch_loop
+        self._due = self._due or self._is_due(trainer)
+        stop = self._is_asked_to_stop(trainer)
+        at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
+        if at_end or loop._should_accumulate() or _validates_now(trainer) or self._is_off:  # noqa: SLF001
+            return
+        if stop or (self.save_last and (self._due or trainer.global_step == trainer.max_steps)):
+            self._save_last(trainer, stop=stop)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that the metrics are new; save after a validation within an epoch."""
+        del pl_module
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or self._is_off:
+            return
+        self._validated = True
+        loop = trainer.fit_loop.epoch_loop
+        if loop._num_ready_batches_reached():  # noqa: SLF001 - saved when the epoch has ended
+            return
+        if loop._should_accumulate():  # noqa: SLF001 - the gradients so far would be lost
+            self._save_best(trainer)
+            self._due = True
+        else:
+            self._save_both(trainer, stop=self._is_asked_to_stop(trainer))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save after a whole epoch; one that ended early was saved with its last batch."""
+        del pl_module
+        whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()  # noqa: SLF001
+        if self._is_off or not whole:
+            return
+        number = trainer.current_epoch + 1
+        ends = number == trainer.max_epochs or trainer.should_stop or trainer.global_step == trainer.max_steps
+        stop = self._is_asked_to_stop(trainer)
+        if number % (self._every_n_epochs or 1) == 0 or ends or self._due or stop:
+            self._unstepped = _plateau_values(trainer)
+            self._save_both(trainer, stop=stop)
+            self._unstepped = {}
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop listening; save what has not been saved."""
+        del pl_module
+        if self.stop_request is not None:
+            self.stop_request.ignore()
+        if self.save_last and not self._is_off and self._last_global_step_saved != trainer.global_step:
+            self._save_last(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop listening; what the loops are in the midst of cannot be resumed from."""
+        del trainer, pl_module, exception
+        if self.stop_request is not None:
+            self.stop_request.ignore()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return super().state_dict() | {"stopping": self._stopping, "unstepped": self._unstepped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where the checkpoint was; a relative and an absolute path may be one folder."""
-        saved = state_dict.get("dirpath")
-        if saved and self.dirpath and Path(saved).resolve() == Path(self.dirpath).resolve():
-            state_dict = state_dict | {"dirpath": self.dirpath}
-        super().load_state_dict(state_dict)
+        """Resume from the checkpoint, also if the run's folder was moved or is spelt otherwise."""
+        self._stopping = bool(state_dict.get("stopping"))
+        self._unstepped = dict(state_dict.get("unstepped", {}))
+        super().load_state_dict(_moved(state_dict, str(self.dirpath)))
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Note the step, which Lightning restores later and without a check."""
+        del trainer, pl_module
+        self._resumed_step = checkpoint.get("global_step")
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        every = self._every_n_train_steps
+        due = every > 0 and trainer.global_step // every > self._last_global_step_saved // every
+        if self._train_time_interval is None:
+            return due
+        waited = time.monotonic() - (self._last_time_checked or 0.0)
+        return bool(trainer.strategy.broadcast(waited >= self._train_time_interval.total_seconds()))
+
+    def _save_both(self, trainer: Trainer, *, stop: bool) -> None:
+        # The best first: last.ckpt says which one that is, and must not be ahead of it.
+        self._save_best(trainer)
+        if self.save_last or stop:
+            self._save_last(trainer, stop=stop)
+
+    def _save_best(self, trainer: Trainer) -> None:
+        if self._has_new_metric(trainer):
+            self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
+        self._validated = False
+
+    def _has_new_metric(self, trainer: Trainer) -> bool:
+        if self.monitor is None:  # the newest is no better than others, and last.ckpt is the newest
+            return not self.save_last or self.save_top_k == -1
+        trained = trainer.fit_loop.epoch_loop._results.valid_items()  # noqa: SLF001
+        return self._validated or any(item.meta.name == self.monitor for _, item in trained)
+
+    def _save_last(self, trainer: Trainer, *, stop: bool = False) -> None:
+        self._due = False
+        self._stopping = trainer.should_stop
+        self._last_time_checked = time.monotonic()
+        self.last_model_path = self.format_checkpoint_name({}, self.CHECKPOINT_NAME_LAST)
+        for logger in trainer.loggers:
+            logger.save()
+        self._save_checkpoint(trainer, self.last_model_path)
+        if stop and self.stop_request is not None:
+            self.stop_request.stop(trainer, self.last_model_path)
+
+    def _is_asked_to_stop(self, trainer: Trainer) -> bool:
+        return self.stop_request is not None and self.stop_request.agreed(trainer)
+
+
+def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return the state with the paths that the same files have now, in ``folder``.
+
+    Lightning compares paths as text: for another spelling it would forget the best score, or delete the new
+    best file as if it were the previous one. Unchanged if the files are not in ``folder``.
+    """
+    scores: dict[str, Any] = state.get("best_k_models", {})
+    moved = {path: str(Path(folder) / Path(path).name) for path in scores}
+    if not all(Path(path).is_file() for path in moved.values()):
+        return state
+    renamed = {"dirpath": folder, "best_k_models": {moved[path]: score for path, score in scores.items()}}
+    for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+        renamed[key] = str(Path(folder) / Path(state[key]).name) if state.get(key) else ""
+    return state | renamed
+
+
+def _plateau_values(trainer: Trainer) -> dict[str, float]:
+    """Return what ReduceLROnPlateau is stepped with after this epoch: Lightning saves before that step."""
+    return {
+        config.monitor: float(trainer.callback_metrics[config.monitor])
+        for config in trainer.lr_scheduler_configs
+        if config.reduce_on_plateau
+        and config.interval == "epoch"
+        and config.monitor in trainer.callback_metrics
+        and (trainer.current_epoch + 1) % config.frequency == 0
+    }
+
+
+def _validates_now(trainer: Trainer) -> bool:
+    """Whether a validation follows this batch."""
+    fetcher: Any = trainer.fit_loop._data_fetcher  # noqa: SLF001
+    return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)  # noqa: SLF001

@@ -52,11 +52,17 @@ class EpochBatches(ABC):
             self._batches_seen = self._resume_at = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Return the epoch and the number of its batches that were seen."""
-        return {"epoch": self.epoch, "batches_seen": self._batches_seen}
+        """Return the epoch, the number of its batches that were seen, and the number of all."""
+        return {"epoch": self.epoch, "batches_seen": self._batches_seen, "batches": len(self)}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Make the next iteration over the saved epoch start after the batches already seen."""
+        batches = state_dict.get("batches", len(self))
+        if batches != len(self) and 0 < state_dict["batches_seen"] < batches:
+            raise InputError(
+                f"the checkpoint was saved within an epoch of {batches} batches; now there are {len(self)}.\n"
+                "Resume with the batch size, the rows and the number of processes that it was trained with."
+            )
         self.epoch = state_dict["epoch"]
         self._batches_seen = self._resume_at = state_dict["batches_seen"]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 import yaml
 
+from fairrf_lightning.callbacks.best_checkpoint import BEST, LAST
+from fairrf_lightning.checkpoint_file import load_checkpoint
 from fairrf_lightning.errors import InputError
 
 
@@ -43,10 +44,15 @@ class RunFolder:
 
     @property
     def best_checkpoint(self) -> Path | None:
-        """The checkpoint that was chosen, else the last one, if any is left."""
+        """The checkpoint to use: the best one, else the last, if any is left.
+
+        A resumed run writes to the folder of the run that it resumes.
+        """
         named = (self.config.get("checkpoint") or {}).get("dirpath")
         folder = Path(named) if named and Path(named).is_dir() else self.path / "checkpoints"
-        last = folder / "last.ckpt"
+        best, last = folder / BEST, folder / LAST
+        if best.is_file():
+            return best
         if last.is_file():
             chosen = folder / Path(_chosen_path(last)).name
             return chosen if chosen.is_file() else last
@@ -61,12 +67,7 @@ class RunFolder:
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:
     """Return a checkpoint's plain values and tensors."""
-    try:
-        checkpoint: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise InputError(f"{path}: this is not a readable checkpoint ({reason})") from error
-    return checkpoint
+    return load_checkpoint(path, option="")
 
 
 def _chosen_path(last: Path) -> str:

@@ -58,7 +58,7 @@ def test_a_checkpoint_is_tested_as_it_was_trained(
 ) -> None:
     cli(f"fit {QUICK} {SYNTHETIC} --method {method}")
     table = capsys.readouterr().out.split("Checkpoint")[0]
-    best = next((RUN / "checkpoints").glob("epoch*.ckpt"))
+    best = next((RUN / "checkpoints").glob("best.ckpt"))
     model = "--method arl" if method == "arl" else ""
     cli(f"test --trainer.accelerator=cpu --data synthetic --data.n_rows=1000 {model} --ckpt_path {best}")
     assert capsys.readouterr().out.split("Checkpoint")[0] == table

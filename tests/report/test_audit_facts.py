@@ -29,8 +29,8 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
     cli(f"{FIT} --seed_everything 5")
     main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_1")])
     card = (RUNS / "version_0/model_card.md").read_text(encoding="utf-8")
-    (best,) = (RUNS / "version_0/checkpoints").glob("epoch*.ckpt")
-    (other,) = (RUNS / "version_1/checkpoints").glob("epoch*.ckpt")
+    (best,) = (RUNS / "version_0/checkpoints").glob("best.ckpt")
+    (other,) = (RUNS / "version_1/checkpoints").glob("best.ckpt")
     options = [
         "--data",
         "synthetic",

@@ -53,7 +53,7 @@ def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
     options = (
         "--config lightning_logs/version_0/config.yaml --ckpt_path lightning_logs/version_0/checkpoints/"
     )
-    assert f"python train.py certify {options}epoch=" in page
+    assert f"python train.py certify {options}best.ckpt" in page
 
 
 def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: Cli) -> None:
@@ -83,7 +83,7 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
     cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli(FIT)
-    (best,) = (RUN / "checkpoints").glob("epoch*.ckpt")
+    (best,) = (RUN / "checkpoints").glob("best.ckpt")
     SyntheticDataModule(n_rows=500, seed=9).read().to_csv("sample.csv", index=False)
     options = ["--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "2000"]
     main(["certify", *options, "--audit-sample", "sample.csv", "--output", str(RUN / "certificate.json")])
