@@ -51,6 +51,7 @@ _COMMANDS = {
     "report": ("fairrf_lightning.report.command", "run_report"),
     "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
     "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
+    "to_parquet": ("fairrf_lightning.datamodules.csv_to_parquet", "run_to_parquet"),
 }
 # Which extra brings the packages of a command; reproduce otherwise.
 _EXTRAS = {"dashboard": "wandb", "report": "report", "sweep": "sweep"}

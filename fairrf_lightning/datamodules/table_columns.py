@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,9 @@ from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.table_spec import Kind, TableSpec
 from fairrf_lightning.errors import InputError
 
+NUMERIC_TEXTS = b"fairrf_numeric_texts"  # key in the metadata of a Parquet file
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_SHOWN = 3  # values that an error names
 _FEW = 20  # so many distinct values may mix digits and letters, as grades and codes do
 
 
@@ -32,8 +36,21 @@ def make_frame(table: pa.Table, kinds: Mapping[str, Kind], spec: TableSpec) -> p
 
 
 def infer_kinds(table: pa.Table, features: Sequence[str], spec: TableSpec, *, typed: bool) -> dict[str, Kind]:
-    """Say of each feature whether it holds numbers or categories; text is text if ``typed``."""
-    return {name: _kind(name, table.column(name), spec, typed=typed) for name in features}
+    """Return the kind of each feature; text is text if ``typed``, unless its file says that it is numbers."""
+    numeric = numeric_texts(table.schema)
+    return {
+        name: "number"
+        if name in numeric and name not in spec.categorical and name != spec.sensitive
+        else _kind(name, table.column(name), spec, typed=typed)
+        for name in features
+    }
+
+
+def numeric_texts(schema: pa.Schema) -> list[str]:
+    """Return the text columns whose cells are all numbers, as noted when a CSV file was converted."""
+    noted = (schema.metadata or {}).get(NUMERIC_TEXTS)
+    names: list[str] = [] if noted is None else json.loads(noted)
+    return names
 
 
 def kinds_of(encoder: TableEncoder) -> dict[str, Kind]:
@@ -75,7 +92,9 @@ def numbers(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -
         try:
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:
-            raise InputError(_not_numbers(name, column)) from None
+            odd = column.drop_null()
+            odd = odd.filter(pc.invert(pc.match_substring_regex(odd, _NUMBER)))
+            raise InputError(_not_numbers(name, len(odd), odd.unique().to_pylist())) from None
     try:
         column = column.cast(pa.float64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -91,8 +110,7 @@ def numbers(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -
 
 def categories(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -> pd.Categorical:
     """Return a column as pandas' categorical type: sorted text without outer blanks."""
-    if pa.types.is_nested(column.type) or _is_binary(column.type):
-        raise InputError(_unusable(name, column.type))
+    check_plain(name, column.type)
     encoded = pc.dictionary_encode(column).unify_dictionaries()
     values = encoded.chunk(0).dictionary.to_pylist() if encoded.num_chunks else []
     texts = [value_text(value) for value in values]
@@ -128,8 +146,7 @@ def _kind(name: str, column: pa.ChunkedArray, spec: TableSpec, *, typed: bool) -
         return "number"
     if pa.types.is_temporal(type_):
         raise InputError(dates_advice(name))
-    if pa.types.is_nested(type_) or _is_binary(type_):
-        raise InputError(_unusable(name, type_))
+    check_plain(name, type_)
     if not typed and _is_text(type_):
         return _kind_of_text(name, column, spec)
     return "category" if pa.types.is_boolean(type_) or _is_text(type_) else "number"
@@ -137,16 +154,61 @@ def _kind(name: str, column: pa.ChunkedArray, spec: TableSpec, *, typed: bool) -
 
 def _kind_of_text(name: str, column: pa.ChunkedArray, spec: TableSpec) -> Kind:
     values = _blank(column, spec.missing_values).drop_null()
+    if _are_numbers(values):
+        return "number"
+    found = TextValues()
+    found.update(values)
+    return found.kind(name)
+
+
+def _are_numbers(values: pa.ChunkedArray) -> bool:
     try:
         values.cast(pa.float64())
     except pa.ArrowInvalid:
+        return False
+    return True
+
+
+@dataclass
+class TextValues:
+    """Decides whether a text column holds numbers or categories, from its values in blocks.
+
+    Args:
+        missing: Cells that count as missing.
+    """
+
+    missing: Collection[str] = ()
+    _are_numbers: bool = True
+    _rows: int = 0
+    _odd_rows: int = 0
+    _distinct: set[str] = field(default_factory=set)
+    _odd: dict[str, None] = field(default_factory=dict)  # in the order of the rows
+
+    def update(self, column: pa.ChunkedArray) -> None:
+        """Add a block of the column."""
+        values = _blank(column, self.missing).drop_null()
+        self._are_numbers = self._are_numbers and _are_numbers(values)
         counts = pc.value_counts(values)
-        is_number = pc.match_substring_regex(counts.field("values"), _NUMBER).to_numpy(zero_copy_only=False)
-        rows = counts.field("counts").to_numpy()
-        if len(counts) > _FEW and 2 * rows[is_number].sum() >= rows.sum():
-            raise InputError(_not_numbers(name, values)) from None
+        texts, rows = counts.field("values"), counts.field("counts").to_numpy()
+        odd = ~pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False).astype(bool)
+        self._rows += len(values)
+        self._odd_rows += int(rows[odd].sum())
+        if len(self._distinct) <= _FEW:
+            self._distinct.update(texts.slice(0, 2 * _FEW).to_pylist())
+        if len(self._odd) < _SHOWN:
+            self._odd |= dict.fromkeys(texts.filter(pa.array(odd)).slice(0, _SHOWN).to_pylist())
+
+    def kind(self, name: str) -> Kind:
+        """Return the kind of the column.
+
+        Raises:
+            InputError: If most cells, but not all, are numbers.
+        """
+        if self._are_numbers:
+            return "number"
+        if len(self._distinct) > _FEW and 2 * (self._rows - self._odd_rows) >= self._rows:
+            raise InputError(_not_numbers(name, self._odd_rows, list(self._odd)))
         return "category"
-    return "number"
 
 
 def _blank(column: pa.ChunkedArray, missing: Collection[str]) -> pa.ChunkedArray:
@@ -156,12 +218,10 @@ def _blank(column: pa.ChunkedArray, missing: Collection[str]) -> pa.ChunkedArray
     return pc.if_else(absent, pa.scalar(None, column.type), column)
 
 
-def _not_numbers(name: str, column: pa.ChunkedArray) -> str:
-    values = column.drop_null()
-    bad = values.filter(pc.invert(pc.match_substring_regex(values, _NUMBER)))
-    shown = ", ".join(repr(_short(value)) for value in bad.unique().to_pylist()[:3])
+def _not_numbers(name: str, rows: int, texts: list[str]) -> str:
+    shown = ", ".join(repr(_short(text)) for text in texts[:_SHOWN])
     return (
-        f"column '{name}' has {len(bad):,} values that are no numbers, such as {shown}: name these in "
+        f"column '{name}' has {rows:,} values that are no numbers, such as {shown}: name these in "
         "missing_values if they stand for a missing number, or name the column in categorical or drop"
     )
 
@@ -178,8 +238,14 @@ def dates_advice(name: str) -> str:
     )
 
 
-def _unusable(name: str, type_: pa.DataType) -> str:
-    return f"column '{name}' is of type {type_} and cannot be an input: leave it out (drop: [{name}])"
+def check_plain(name: str, type_: pa.DataType) -> None:
+    """Raise :class:`InputError` if a column holds lists, structs or bytes, which are no categories."""
+    plain = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if pa.types.is_nested(plain) or _is_binary(plain):
+        raise InputError(
+            f"column '{name}' is of type {plain} and cannot be an input, the label or S: make a column of "
+            f"text or numbers from it, or leave it out (drop: [{name}])"
+        )
 
 
 def _is_text(type_: pa.DataType) -> bool:

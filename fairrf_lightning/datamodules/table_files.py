@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import gzip
 import hashlib
-import io
+import re
 import zlib
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,10 +18,12 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from lightning.pytorch.utilities import rank_zero_info
 
+from fairrf_lightning.datamodules.large_files import announce_large
 from fairrf_lightning.errors import InputError
 
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 _BLOCK_BYTES = 1 << 24  # the longest line that can be read
-_PARQUET_MAGIC = b"PAR1"
+PARQUET_MAGIC = b"PAR1"
 
 
 class RawTable(NamedTuple):
@@ -33,17 +37,21 @@ class RawTable(NamedTuple):
 def read_file(path: Path, encoding: str | None = None, delimiter: str = ",") -> RawTable:
     """Read a CSV file, which may be compressed by gzip, or a Parquet file."""
     try:
+        announce_large(path)
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"path: {path} cannot be read: {error.strerror or error}") from error
-    typed = content.startswith(_PARQUET_MAGIC)
+    checksum = hashlib.sha256(content).hexdigest()
+    typed = content.startswith(PARQUET_MAGIC)
     if typed:
         table = _read_parquet(path, content)
     else:
-        table = _read_csv(path, _decode(path, _unzip(path, content), encoding), delimiter)
+        text = _decode(path, _unzip(path, content), encoding)
+        del content  # each copy of a large file counts
+        table = _read_csv(path, text, delimiter)
     if not table.num_rows:
         raise InputError(f"{path} has {table.num_columns} columns, but no rows")
-    return RawTable(table, typed, hashlib.sha256(content).hexdigest())
+    return RawTable(table, typed, checksum)
 
 
 def check_names(path: Path, names: list[str]) -> None:
@@ -71,62 +79,102 @@ def _unzip(path: Path, content: bytes) -> bytes:
 
 
 def _decode(path: Path, content: bytes, encoding: str | None) -> str:
-    try:
+    with decoding(path, encoding, content[:2]):
         text = content.decode(encoding or "utf-8-sig")
+    text = text.removeprefix("\ufeff")
+    check_no_nul(path, text)
+    if not text.strip():
+        raise InputError(_empty(path))
+    return text
+
+
+def _empty(path: Path) -> str:
+    return f"{path} is empty: expected a line of column names and a line for each row"
+
+
+@contextmanager
+def decoding(path: Path, encoding: str | None, start: bytes) -> Iterator[None]:
+    """Turn the errors of decoding a file, which begins with the bytes ``start``, into advice."""
+    try:
+        yield
     except LookupError:
         raise InputError(f"encoding: '{encoding}' is not known; common ones: utf-8, cp1252, utf-16") from None
     except UnicodeError as error:
-        hint = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252 (Windows)"
+        hint = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252 (Windows)"
         raise InputError(
             f"{path} is not encoded in {encoding or 'utf-8'} ({error}); say by the option encoding what it "
             f"is in, for example {hint}"
         ) from None
-    text = text.removeprefix("\ufeff")
+
+
+def check_no_nul(path: Path, text: str, lines_before: int = 0) -> None:
+    """Raise if a text has a NUL character, which no CSV file has."""
     if (position := text.find("\0")) >= 0:
-        line = text.count("\n", 0, position) + 1
+        line = lines_before + text.count("\n", 0, position) + 1
         raise InputError(
             f"{path} has a NUL character in line {line}: the file is damaged, no text, or in another "
             "encoding (option encoding, for example utf-16)"
         )
-    if not text.strip():
-        raise InputError(f"{path} is empty: expected a line of column names and a line for each row")
-    return text
 
 
-def _read_csv(path: Path, text: str, delimiter: str) -> pa.Table:
+class CsvOptions(NamedTuple):
+    """Options by which pyarrow reads a CSV file as text."""
+
+    read: arrow_csv.ReadOptions
+    parse: arrow_csv.ParseOptions
+    convert: arrow_csv.ConvertOptions
+
+
+def csv_options(path: Path, lines: Iterable[str], delimiter: str) -> tuple[list[str], CsvOptions]:
+    """Return the names in the first line of a CSV file, and the options by which it is read."""
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
         raise InputError(f"delimiter must be one ASCII character such as ',' or ';', not {delimiter!r}")
     try:
-        header = next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter))
+        header = next(csv.reader(lines, delimiter=delimiter), None)
     except csv.Error as error:
         raise InputError(f"{path}: the line of column names cannot be read: {error}") from error
+    if header is None:
+        raise InputError(_empty(path))
+    return header, CsvOptions(
+        arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+        arrow_csv.ParseOptions(
+            delimiter=delimiter,
+            newlines_in_values=True,
+            # an empty line is a missing value where there is but one column
+            ignore_empty_lines=len(header) > 1,
+        ),
+        arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
+    )
+
+
+def _read_csv(path: Path, text: str, delimiter: str) -> pa.Table:
+    # Line by line: io.StringIO would take four bytes for each character of the file.
+    lines = (match.group() for match in _LINE.finditer(text))
+    header, options = csv_options(path, lines, delimiter)
+    content = text.encode()
+    del text, lines
     try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(text.encode()),
-            arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-            arrow_csv.ParseOptions(
-                delimiter=delimiter,
-                newlines_in_values=True,
-                # an empty line is a missing value where there is but one column
-                ignore_empty_lines=len(header) > 1,
-            ),
-            arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
-        )
+        table = arrow_csv.read_csv(pa.BufferReader(content), *options)
     except pa.ArrowException as error:
-        raise InputError(f"{path}: {first_line(error)}{_other_delimiter(header)}") from error
-    return _with_clean_names(path, table, delimiter)
+        raise InputError(csv_error(path, error, header)) from error
+    named = clean_names(path, table.column_names, delimiter)
+    return table.select(list(named)).rename_columns(list(named.values()))
 
 
-def _with_clean_names(path: Path, table: pa.Table, delimiter: str) -> pa.Table:
-    table = table.rename_columns([name.strip() for name in table.column_names])
-    named = [index for index, name in enumerate(table.column_names) if name]
-    if unnamed := table.num_columns - len(named):
+def csv_error(path: Path, error: BaseException, header: list[str]) -> str:
+    """Return the message for a CSV file that pyarrow cannot read."""
+    return f"{path}: {first_line(error)}{_other_delimiter(header)}"
+
+
+def clean_names(path: Path, names: list[str], delimiter: str) -> dict[int, str]:
+    """Return the number and the clean name of each column of a CSV file that has a name."""
+    named = {number: name.strip() for number, name in enumerate(names) if name.strip()}
+    if unnamed := len(names) - len(named):
         rank_zero_info(f"Data: {unnamed} column(s) of {path} have no name and are left out.")
-        table = table.select(named)
-    check_names(path, table.column_names)
-    if table.num_columns == 1 and (hint := _other_delimiter(table.column_names, delimiter)):
+    check_names(path, list(named.values()))
+    if len(named) == 1 and (hint := _other_delimiter(list(named.values()), delimiter)):
         raise InputError(f"{path} has one column only{hint}")
-    return table
+    return named
 
 
 def _other_delimiter(header: list[str], used: str = "") -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, Metric
@@ -16,6 +18,7 @@ from fairrf_lightning.metrics.gaps import (
 from fairrf_lightning.metrics.group_rates import GroupRate, group_rates
 from fairrf_lightning.metrics.intervals import wilson_interval
 from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.metrics.state_dtype import moving_only
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
@@ -81,9 +84,14 @@ class EvaluationMetrics(nn.Module):
         return decision_summary(tp, fp, tn, fn) | {"acc_low": low, "acc_high": high}
 
     @torch.no_grad()
+    @torch.inference_mode(mode=False)  # states made by Trainer.validate could not be updated in a later fit
     def reset(self) -> None:
         """Forget all batches."""
         self._groups_seen = False
         for metric in self.children():
             if isinstance(metric, Metric):
                 metric.reset()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EvaluationMetrics:  # noqa: FBT001, FBT002 - nn.Module's signature
+        super()._apply(moving_only(fn), recurse)  # type: ignore[no-untyped-call]
+        return self

@@ -193,7 +193,7 @@ def test_failed_zip_leaves_nothing_and_says_why(
 
 def test_download_is_never_seen_half_done(server: Server, cache: Path) -> None:
     (cache).mkdir()
-    (cache / "table.csv.part").write_bytes(b"left over by a killed process")
+    (cache / ".table.csv.abc.part").write_bytes(b"left over by a killed process")
     thread = threading.Thread(target=fetch, args=(table(server),))
     thread.start()
     while thread.is_alive():
