@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -15,8 +15,9 @@ from fairrf_lightning.callbacks.lookup import find_penalties
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import Rule, check_beta, check_rule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
+from fairrf_lightning.training_scale import UPDATE_INTERVAL
 
-_COLLAPSED = 0.999
+COLLAPSED = 0.999
 
 
 class LambdaUpdateCallback(Callback):
@@ -32,7 +33,8 @@ class LambdaUpdateCallback(Callback):
         beta: Weight of ``|lambda|^2``: large values keep lambda near ``1 / K``, small ones let it
             collapse onto the feature with the smallest penalty. A list serves stacked models, one
             value each.
-        every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed.
+        every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed. ``"auto"``, the
+            default of the command line: 50, or fewer where the data module has few training rows.
         rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
             still correlates).
         penalty: A penalty to attach to a module that holds none.
@@ -54,7 +56,7 @@ class LambdaUpdateCallback(Callback):
     def __init__(
         self,
         beta: float | list[float] = 0.5,
-        every_n_steps: int | None = 50,
+        every_n_steps: int | Literal["auto"] | None = UPDATE_INTERVAL,
         rule: Rule = "kkt",
         *,
         penalty: RelatedFeaturePenalty | None = None,
@@ -65,7 +67,7 @@ class LambdaUpdateCallback(Callback):
     ) -> None:
         check_beta(_as_tensor(beta))
         check_rule(rule)
-        if every_n_steps is not None and every_n_steps < 1:
+        if isinstance(every_n_steps, int) and every_n_steps < 1:
             raise InputError(
                 f"every_n_steps = {every_n_steps}: expected 1 or more optimiser steps between "
                 "updates of lambda, or null to leave it fixed."
@@ -92,7 +94,10 @@ class LambdaUpdateCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start counting anew in each fit; a checkpoint's counters are restored after this."""
-        del trainer, pl_module
+        del pl_module
+        if self.every_n_steps == "auto":
+            data = getattr(trainer, "datamodule", None)
+            self.every_n_steps = getattr(data, "update_interval", UPDATE_INTERVAL)
         if stage == "fit":
             self._steps_since_update = self._last_global_step = 0
 
@@ -126,7 +131,7 @@ class LambdaUpdateCallback(Callback):
             self._attachment.end_batch()
         stepped = trainer.global_step != self._last_global_step
         self._last_global_step = trainer.global_step
-        if not stepped or self.every_n_steps is None:
+        if not stepped or not isinstance(self.every_n_steps, int):
             return
         penalties = [self.penalty] if self.penalty else find_penalties(trainer, pl_module, self)
         self._steps_since_update += any(penalty.enabled for penalty in penalties)
@@ -161,7 +166,7 @@ class LambdaUpdateCallback(Callback):
         if measured is None or self._warned or penalty.weights.ndim > 1:
             return
         largest = int(penalty.weights.argmax())
-        if len(penalty.weights) > 1 and float(penalty.weights[largest]) > _COLLAPSED:
+        if len(penalty.weights) > 1 and float(penalty.weights[largest]) > COLLAPSED:
             self._warned = True
             rank_zero_warn(
                 f"lambda has collapsed onto {penalty.feature_names[largest]!r}, the related feature "

@@ -8,13 +8,18 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
+def penalties_of(trainer: Trainer, pl_module: LightningModule) -> list[RelatedFeaturePenalty]:
+    """Return the penalties that the module holds or that a callback attaches; there may be no penalty yet."""
+    found = [m for m in pl_module.modules() if isinstance(m, RelatedFeaturePenalty)]
+    attached = (getattr(other, "penalty", None) for other in trainer.callbacks)  # type: ignore[attr-defined]
+    return found + [penalty for penalty in attached if isinstance(penalty, RelatedFeaturePenalty)]
+
+
 def find_penalties(
     trainer: Trainer, pl_module: LightningModule, callback: Callback
 ) -> list[RelatedFeaturePenalty]:
     """Return the penalties that the module holds or that a callback has attached; there has to be one."""
-    found = [m for m in pl_module.modules() if isinstance(m, RelatedFeaturePenalty)]
-    attached = (getattr(other, "penalty", None) for other in trainer.callbacks)  # type: ignore[attr-defined]
-    found += [penalty for penalty in attached if isinstance(penalty, RelatedFeaturePenalty)]
+    found = penalties_of(trainer, pl_module)
     if not found:
         raise InputError(
             f"{type(callback).__name__} found no RelatedFeaturePenalty in "
