@@ -136,6 +136,8 @@ class FairRFCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         """Run the command, and end with what the reader must know about the model."""
         super()._run_subcommand(subcommand)
+        if not self.trainer.state.finished:
+            return
         fitted = subcommand == "fit"
         notices = print_notices(
             self.trainer, self.model, "val" if subcommand == "validate" else "test", fitted=fitted

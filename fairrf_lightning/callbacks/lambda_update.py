@@ -95,10 +95,10 @@ class LambdaUpdateCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start counting anew in each fit; a checkpoint's counters are restored after this."""
         del pl_module
-        if self.every_n_steps == "auto":
-            data = getattr(trainer, "datamodule", None)
-            self.every_n_steps = getattr(data, "update_interval", UPDATE_INTERVAL)
         if stage == "fit":
+            if self.every_n_steps == "auto":
+                data = getattr(trainer, "datamodule", None)
+                self.every_n_steps = getattr(data, "update_interval", UPDATE_INTERVAL)
             self._steps_since_update = self._last_global_step = 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
