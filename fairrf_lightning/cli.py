@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentError, dict_to_namespace
+from jsonargparse import ArgumentError
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -19,26 +19,28 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback, WandbReport
+from fairrf_lightning.callbacks import WandbReport
 from fairrf_lightning.callbacks.best_checkpoint import BEST, BestCheckpoint
-from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
-from fairrf_lightning.callbacks.run_record import RunRecord
+from fairrf_lightning.callbacks.run_record import RunRecord, add_to_record
 from fairrf_lightning.checkpoint_check import check_checkpoint, restoring
 from fairrf_lightning.checkpoint_file import WholeFileIO
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
-from fairrf_lightning.results import print_results
+from fairrf_lightning.results import print_notices, print_results
 from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.stop_signals import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.tracking.wandb_logger import use_patient_logger
+from fairrf_lightning.trainer_options import (
+    BUILT_IN,
+    check_trainer_options,
+    class_of,
+    place_logs,
+    without_replaced,
+)
 
 _TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
-_DEFAULT_LOGGER = {
-    "class_path": "lightning.pytorch.loggers.CSVLogger",
-    "init_args": {"save_dir": "."},
-}
 
 # Commands of our own, imported when they are called; all others are those of LightningCLI.
 _COMMANDS = {
@@ -62,15 +64,14 @@ class FairRFCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument_group("Methods", METHOD_HELP)
-        parser.add_lightning_class_args(PretrainCallback, "pretrain")
-        parser.add_lightning_class_args(LambdaUpdateCallback, "lambda_update")
-        parser.add_lightning_class_args(BestCheckpoint, "checkpoint")
-        parser.add_lightning_class_args(PredictionWriter, "predictions")
+        for option, callback in BUILT_IN.items():
+            parser.add_lightning_class_args(callback, option)
         parser.set_defaults(
             {
                 "model": {"class_path": "fairrf_lightning.FairRFModule"},
                 "pretrain.reset_monitors": True,  # no checkpoint of pretraining once there is another
                 "lambda_update.beta": None,  # filled in below from the data set
+                "lambda_update.every_n_steps": "auto",
                 # Chosen without S: the validation loss plus the penalty.
                 "checkpoint.monitor": "val_objective",
                 "checkpoint.save_last": True,
@@ -90,14 +91,14 @@ class FairRFCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Fill in the data set's recommended eta and beta, and the options of W&B."""
         config = self.config[self.subcommand]
+        check_trainer_options(config)
         recommended = _recommended(config)
         if config.lambda_update.beta is None:
             config.lambda_update.beta = recommended.get("beta", 0.5)
         model_args = config.model.get("init_args") or {}
         if "eta" in model_args and model_args["eta"] is None:
             model_args["eta"] = recommended.get("eta", 0.3)
-        if config.trainer.logger in (None, True):
-            config.trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
+        place_logs(config.trainer)
         use_patient_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
@@ -114,6 +115,18 @@ class FairRFCLI(LightningCLI):
                 with restoring(self.config[self.subcommand].ckpt_path):
                     self.datamodule.load_state_dict(state)
             self.model.adapt_to(self.datamodule)
+        self._use_given_optimizer()
+
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        """Wait for the parameters: :meth:`after_instantiate_classes` builds the model."""
+
+    def _use_given_optimizer(self) -> None:
+        if self._get(self.config, "optimizer") and not any(True for _ in self.model.parameters()):
+            raise InputError(
+                f"--optimizer: {type(self.model).__name__} has no parameters before training starts. "
+                "Leave the option out, and make the optimiser in the module's configure_optimizers."
+            )
+        super()._add_configure_optimizers_method_to_model(self.subcommand)
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         if config.get("enable_checkpointing") is False:
@@ -122,10 +135,15 @@ class FairRFCLI(LightningCLI):
             isinstance(item, WandbReport) for item in _as_list(config["callbacks"])
         ):
             callbacks = [*callbacks, WandbReport()]
+        callbacks = without_replaced(callbacks, config["callbacks"])
         try:
             trainer = super()._instantiate_trainer(config, callbacks)
         except (TypeError, ValueError, MisconfigurationException) as error:
             raise InputError(f"trainer: {error}") from error
+        except RuntimeError as error:
+            if "more than one stateful callback" not in str(error):
+                raise
+            raise InputError(f"trainer.callbacks: {str(error).partition('. ')[0]}. Leave one out.") from error
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # unless the user has chosen one
             trainer.strategy.checkpoint_io = WholeFileIO()
         for callback in trainer.checkpoint_callbacks:
@@ -137,6 +155,18 @@ class FairRFCLI(LightningCLI):
         """Train, or resume from a checkpoint."""
         with restoring(kwargs.get("ckpt_path")):
             self.trainer.fit(**kwargs)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run the command, and end with what the reader must know about the model."""
+        super()._run_subcommand(subcommand)
+        if not self.trainer.state.finished:
+            return
+        fitted = subcommand == "fit"
+        notices = print_notices(
+            self.trainer, self.model, "val" if subcommand == "validate" else "test", fitted=fitted
+        )
+        if fitted and self.trainer.is_global_zero:
+            add_to_record(self.trainer, notices=notices)
 
     def after_fit(self) -> None:
         """Test the chosen checkpoint; without one, the last, or the weights at hand."""
@@ -183,7 +213,7 @@ def _as_list(items: Any) -> list[Any]:
 
 def _prepare_checkpoint(config: Any) -> None:
     options = config.checkpoint
-    if not issubclass(_class_of(config.model), FairRFModule) and options.monitor == "val_objective":
+    if not issubclass(class_of(config.model), FairRFModule) and options.monitor == "val_objective":
         options.monitor = None  # another module need not log it
     if "_acc" in (options.monitor or ""):
         options.mode = "max"
@@ -194,16 +224,10 @@ def _prepare_checkpoint(config: Any) -> None:
         options.dirpath = str(Path(config.ckpt_path).parent)
 
 
-def _class_of(spec: Any) -> type:
-    module, _, name = spec.class_path.rpartition(".")
-    found: type = getattr(import_module(module), name)
-    return found
-
-
 def _recommended(config: Any) -> dict[str, float]:
     if not config.get("data"):
         raise InputError("no data: name a data set, for example --data adult.")
-    recommended: dict[str, float] = getattr(_class_of(config.data), "recommended", {})
+    recommended: dict[str, float] = getattr(class_of(config.data), "recommended", {})
     return recommended
 
 

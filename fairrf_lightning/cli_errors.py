@@ -1,4 +1,4 @@
-"""What a user reads when the command line cannot be obeyed: one line, no traceback."""
+"""Explains invalid command lines in one line, without a traceback."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _suggestion(message: str) -> str:
     if option is None or owner is None:
         return ""
     if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
-        return " --method constrain_s, remove_r and ksmote are not available with these data."
+        return ": --method constrain_s, remove_r and ksmote are not available with these data."
     module, _, name = owner[1].rpartition(".")
     return "; " + did_you_mean(option[1], dict.fromkeys(_accepted(getattr(import_module(module), name))))
 

@@ -1,14 +1,17 @@
-"""The table of accuracy and gaps that ``fit``, ``test`` and ``validate`` end with."""
+"""The table of accuracy and gaps, and the notices that a command ends with."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from lightning import LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
+
+from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.notices import Stage, model_notices, penalty_uses, same_decision
 
 _ROWS = {
     "acc": "accuracy",
@@ -18,15 +21,42 @@ _ROWS = {
 }
 
 
-def print_results(trainer: Trainer, module: LightningModule, stage: Literal["val", "test"]) -> None:
-    """Print what the trainer measured last, on rank zero."""
+def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> None:
+    """Print what the trainer measured last, on rank zero.
+
+    Raises:
+        DivergedError: If the predictions are not finite.
+    """
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    if not math.isfinite(metrics.get(f"{stage}_loss", 0.0)):
+        raise DivergedError(
+            f"{stage}_loss is {metrics[f'{stage}_loss']}: the model's predictions are not finite, so its "
+            "results mean nothing. Train again with a lower learning rate (--model.lr) or "
+            "--trainer.gradient_clip_val."
+        )
     if not trainer.is_global_zero or f"{stage}_acc" not in metrics:
         return
-    console = Console()
-    console.print(_table(metrics, stage))
+    if (sentence := same_decision(trainer, stage)) is not None:
+        _print_line(f"note: {sentence}")
+    Console().print(_table(metrics, stage))
     for line in _notes(trainer, module, metrics, stage):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _print_line(line)
+
+
+def print_notices(
+    trainer: Trainer, module: LightningModule, stage: Stage, *, fitted: bool = False
+) -> list[str]:
+    """Print what the reader must know about the model, on rank zero; return the sentences."""
+    if not trainer.is_global_zero:
+        return []
+    notices = model_notices(trainer, module, stage, fitted=fitted)
+    for sentence in notices:
+        _print_line(f"note: {sentence}")
+    return notices
+
+
+def _print_line(line: str) -> None:
+    Console().print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _table(metrics: dict[str, float], stage: str) -> Table:
@@ -56,7 +86,9 @@ def _notes(trainer: Trainer, module: LightningModule, metrics: dict[str, float],
     elif penalty is not None:
         weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
         shown = ", ".join(f"{name} {weight:.2f}" for name, weight in weights)
-        yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}" if penalty.eta else " (vanilla)")
+        vanilla = any(use.is_vanilla for use in penalty_uses(trainer, module))
+        unused = "; the penalty was never on (vanilla)" if vanilla else ""
+        yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}{unused}" if penalty.eta else " (vanilla)")
     if trainer.ckpt_path:
         yield f"Checkpoint: {trainer.ckpt_path}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fairrf_lightning.errors import InputError, did_you_mean
@@ -38,7 +39,7 @@ SHORT_NAMES = {
     },
 }
 PRESETS = Path("datamodules")
-_NEEDED_ARGS = {SHORT_NAMES["trainer.logger"][name]: {"save_dir": "."} for name in ("csv", "tensorboard")}
+_NEEDED_ARGS = {SHORT_NAMES["trainer.logger"][name]: {"save_dir": ""} for name in ("csv", "tensorboard")}
 _SAME_PLACE = {"init_args", "fit", "validate", "test", "predict"}
 
 
@@ -50,6 +51,7 @@ class ShortNameParser(LightningArgumentParser):
         return super().parse_args(list(expand_args(expand_method(given))), *rest, **kwargs)
 
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
+        self._check_empty(cfg_obj)
         return super().parse_object(expand_config(cfg_obj), *rest, **kwargs)
 
     def parse_string(self, *args: Any, **kwargs: Any) -> Any:
@@ -57,7 +59,31 @@ class ShortNameParser(LightningArgumentParser):
         texts = {name: value for name, value in kwargs.items() if name in ("content", "cfg_str")}
         expanded = {name: _expand_text(text) for name, text in texts.items()}
         args = (_expand_text(args[0]), *args[1:]) if args else args
+        for text in [*expanded.values(), *args[:1]]:
+            self._check_empty(yaml.safe_load(text))
         return super().parse_string(*args, **kwargs | expanded)
+
+    def _check_empty(self, config: Any, place: str = "") -> None:
+        """Raise if an option that does not exist has an empty value: jsonargparse would drop it."""
+        known = [action.dest for action in self._actions if not action.dest.endswith(".help")]
+        commands = [action.choices for action in self._actions if isinstance(action.choices, dict)]
+        for name, value in _items(config):
+            option = f"{place}{name}".removesuffix("+")
+            if found := next((parsers[option] for parsers in commands if option in parsers), None):
+                found._check_empty(value)  # noqa: SLF001 - a parser of this class
+            elif any(other.startswith(f"{option}.") for other in known):
+                self._check_empty(value, f"{option}.")
+            elif option not in known and _is_empty(value):
+                self.error(f"Option '{option}' is not accepted")
+
+
+def _items(config: Any) -> list[tuple[str, Any]]:
+    values = vars(config) if isinstance(config, Namespace) else config
+    return [(str(name), value) for name, value in values.items()] if isinstance(values, dict) else []
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, dict | Namespace) and all(_is_empty(item) for _, item in _items(value))
 
 
 def _expand_text(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -17,8 +17,9 @@ from fairrf_lightning.callbacks.returned_lambda import ReturnedLambda
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import Rule, check_beta, check_rule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
+from fairrf_lightning.training_scale import UPDATE_INTERVAL
 
-_COLLAPSED = 0.999
+COLLAPSED = 0.999
 
 
 class LambdaUpdateCallback(Callback):
@@ -38,7 +39,8 @@ class LambdaUpdateCallback(Callback):
             collapse onto the feature with the smallest penalty. A list serves stacked models, one
             value each.
         every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed. A batch in which
-            several optimisers step counts once.
+            several optimisers step counts once. ``"auto"``, the default of the command line: 50, or
+            fewer where the data module has few training rows.
         rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
             still correlates).
         penalty: A penalty to attach to a module that holds none.
@@ -62,7 +64,7 @@ class LambdaUpdateCallback(Callback):
     def __init__(
         self,
         beta: float | list[float] = 0.5,
-        every_n_steps: int | None = 50,
+        every_n_steps: int | Literal["auto"] | None = UPDATE_INTERVAL,
         rule: Rule = "kkt",
         *,
         penalty: RelatedFeaturePenalty | None = None,
@@ -74,13 +76,14 @@ class LambdaUpdateCallback(Callback):
     ) -> None:
         check_beta(_as_tensor(beta))
         check_rule(rule)
-        if every_n_steps is not None and every_n_steps < 1:
+        if isinstance(every_n_steps, int) and every_n_steps < 1:
             raise InputError(
                 f"every_n_steps = {every_n_steps}: expected 1 or more optimiser steps between "
                 "updates of lambda, or null to leave it fixed."
             )
         self.beta = beta
         self.every_n_steps = every_n_steps
+        self.interval = every_n_steps if isinstance(every_n_steps, int) else None  # "auto": known in setup
         self.rule: Rule = rule
         self.penalty = penalty
         self.val_loss = val_loss
@@ -107,9 +110,15 @@ class LambdaUpdateCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start fresh in each fit; the state of a checkpoint is restored after this."""
         if stage == "fit":
+            self._resolve_interval(trainer)
             start_fresh(trainer, penalties_of(trainer, pl_module))
             if not continues_run(trainer):
                 self._start()
+
+    def _resolve_interval(self, trainer: Trainer) -> None:
+        if self.every_n_steps == "auto":
+            data = getattr(trainer, "datamodule", None)
+            self.interval = getattr(data, "update_interval", UPDATE_INTERVAL)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
@@ -145,11 +154,11 @@ class LambdaUpdateCallback(Callback):
         """Count optimiser steps with the penalty on; update lambda when it is time."""
         if self._attachment:
             self._attachment.end_batch()
-        if not self._steps.end_batch(trainer) or self.every_n_steps is None:
+        if not self._steps.end_batch(trainer) or self.interval is None:
             return
         penalties = self._penalties(trainer, pl_module)
         self._steps_since_update += any(penalty.enabled for penalty in penalties)
-        if self._steps_since_update >= self.every_n_steps:
+        if self._steps_since_update >= self.interval:
             self._steps_since_update = 0
             for penalty in penalties:
                 self._update(penalty)
@@ -214,7 +223,7 @@ class LambdaUpdateCallback(Callback):
         if penalties and not any(penalty.updates for penalty in penalties):
             rank_zero_warn(
                 f"lambda was never updated: the penalty was on for {self._steps_since_update} optimiser "
-                f"steps, and every_n_steps is {self.every_n_steps}. Lower it, or train longer."
+                f"steps, and every_n_steps is {self.interval}. Lower it, or train longer."
             )
 
     def _penalties(self, trainer: Trainer, pl_module: LightningModule) -> list[RelatedFeaturePenalty]:
@@ -231,7 +240,7 @@ class LambdaUpdateCallback(Callback):
         if measured is None or self._warned or penalty.weights.ndim > 1:
             return
         largest = int(penalty.weights.argmax())
-        if len(penalty.weights) > 1 and float(penalty.weights[largest]) > _COLLAPSED:
+        if len(penalty.weights) > 1 and float(penalty.weights[largest]) > COLLAPSED:
             self._warned = True
             rank_zero_warn(
                 f"lambda has collapsed onto {penalty.feature_names[largest]!r}, the related feature "

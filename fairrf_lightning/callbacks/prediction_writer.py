@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import DivergedError, InputError, writing_to
+from fairrf_lightning.files import replacing
 
 
 class PredictionWriter(Callback):
-    """Writes one line a row: the row's number in the table, its probability, the decision.
+    """Writes one line per row: the row's number in the table, its probability, the decision.
 
     Args:
         path: The CSV to write; an existing file is replaced, at the end, as a whole.
@@ -43,14 +45,26 @@ class PredictionWriter(Callback):
         if trainer.world_size > 1:
             parts = [None] * trainer.world_size
             dist.all_gather_object(parts, mine)
+        whole = pd.concat(parts, ignore_index=True)
+        _check_finite(whole)
         if trainer.is_global_zero:
-            self._write(pd.concat(parts, ignore_index=True))
+            self._write(whole)
 
     def _write(self, frame: pd.DataFrame) -> None:
         if "row" in frame:
             frame = frame.sort_values("row")[["row", *frame.columns.drop("row")]]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_name(self.path.name + ".part")
-        frame.to_csv(unfinished, index=False)
-        unfinished.replace(self.path)
+        with writing_to(self.path, "name another file by --predictions.path"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.path) as unfinished:
+                frame.to_csv(unfinished, index=False)
         rank_zero_info(f"Wrote {len(frame):,} predictions to {self.path}")
+
+
+def _check_finite(frame: pd.DataFrame) -> None:
+    for name in frame.columns:
+        values = frame[name].to_numpy()
+        if values.dtype.kind == "f" and (bad := int((~np.isfinite(values)).sum())):
+            raise DivergedError(
+                f"{name} is not finite for {bad:,} of {len(frame):,} rows: the model has diverged, and no "
+                "predictions are written. Train again with a lower learning rate (--model.lr)."
+            )

@@ -1,4 +1,4 @@
-"""What is kept with a run: its config, and a record of versions, data and columns."""
+"""Keeps the config of a run, and a record of versions, data, columns and notices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from jsonargparse import Namespace
 from lightning import LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 
+from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
+from fairrf_lightning.errors import writing_to
+from fairrf_lightning.files import write_text
+
 _PACKAGES = ("fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "jsonargparse")
 
 
 class RunRecord(SaveConfigCallback):
-    """Writes ``config.yaml`` and ``run.json`` beside the logs and checkpoints of each run."""
+    """Writes ``config.yaml`` and ``run.json`` next to the logs and checkpoints of each run."""
 
     def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
         super().__init__(parser, config, save_to_log_dir=False)
@@ -29,15 +33,42 @@ class RunRecord(SaveConfigCallback):
         if stage != "fit" or directory is None:
             return
         directory.mkdir(parents=True, exist_ok=True)
+        config = _resolved(self.config, trainer)
         self.parser.save(
-            self.config, str(directory / "config.yaml"), skip_none=False, overwrite=True, multifile=False
+            config, str(directory / "config.yaml"), skip_none=False, overwrite=True, multifile=False
         )
         record = {
             "seed": self.config.get("seed_everything"),
             "versions": package_versions(),
             **describe_data(trainer),
         }
-        (directory / "run.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        _write(directory / "run.json", record)
+
+
+def add_to_record(trainer: Trainer, **facts: Any) -> None:
+    """Add facts that are known at the end to the run's ``run.json``; a run without one is left alone."""
+    directory = run_directory(trainer)
+    if directory is None or not (path := directory / "run.json").is_file():
+        return
+    _write(path, json.loads(path.read_text(encoding="utf-8")) | facts)
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    with writing_to(path, "its folder must be writable"):
+        write_text(path, json.dumps(record, indent=2) + "\n")
+
+
+def _resolved(config: Namespace, trainer: Trainer) -> Namespace:
+    """Return the config with the values that defaults stand for on these data."""
+    config = config.clone()
+    data: Any = getattr(trainer, "datamodule", None)
+    options = config.get("data.init_args") or {}
+    if "batch_size" in options and options["batch_size"] is None and hasattr(data, "batch_size"):
+        options["batch_size"] = data.batch_size
+    for callback in getattr(trainer, "callbacks", []):
+        if isinstance(callback, LambdaUpdateCallback) and config.get("lambda_update.every_n_steps") == "auto":
+            config["lambda_update.every_n_steps"] = callback.every_n_steps
+    return config
 
 
 def run_directory(trainer: Trainer) -> Path | None:

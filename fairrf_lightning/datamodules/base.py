@@ -34,6 +34,7 @@ from fairrf_lightning.datamodules.quarantine import check_stand_ins
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
 from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.methods.ksmote import KSMOTE
+from fairrf_lightning.training_scale import default_batch_size, default_update_interval
 
 
 class TabularDataModule(LightningDataModule, ABC):
@@ -54,7 +55,8 @@ class TabularDataModule(LightningDataModule, ABC):
         related: Features related to S; by default those that the data set names.
         groups: Groups of S that the gaps compare, or ``all``; by default those that the data set names.
             Rows of other groups are trained on and count for accuracy; their id in ``groups`` is -1.
-        batch_size: Training rows per batch and process.
+        batch_size: Training rows per batch and process; by default 512, or fewer so that an epoch has at
+            least six batches (not below 16).
         eval_batch_size: Rows per batch and process in validation, testing and prediction.
         include_sensitive: Make S an input of the model, as the code of the paper's authors does.
         expose_sensitive: Let the penalty, not the model, see S in training, in place of the related
@@ -81,7 +83,7 @@ class TabularDataModule(LightningDataModule, ABC):
         *,
         related: list[str] | None = None,
         groups: Groups | None = None,
-        batch_size: int = 512,
+        batch_size: int | None = None,
         eval_batch_size: int = 8192,
         include_sensitive: bool = False,
         expose_sensitive: bool = False,
@@ -98,7 +100,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self.groups = self.default_groups if groups is None else groups
         check_groups(self.groups)
         self.related = list(self.default_related if related is None else related)
-        self.batch_size = batch_size
+        self._batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.include_sensitive = include_sensitive
         check_beside(
@@ -212,6 +214,21 @@ class TabularDataModule(LightningDataModule, ABC):
         """Rows in ``train``, ``val`` and ``test``."""
         self.setup()
         return {name: len(part["row"]) for name, part in self._parts.items()}
+
+    @property
+    def batch_size(self) -> int:
+        """Training rows per batch and process; unless given, a number that suits the training rows."""
+        return self._batch_size or default_batch_size(self.split_sizes["train"])
+
+    @batch_size.setter
+    def batch_size(self, value: int) -> None:
+        check_at_least(1, batch_size=value)
+        self._batch_size = value
+
+    @property
+    def update_interval(self) -> int:
+        """Optimiser steps between updates of lambda that suit the training rows."""
+        return default_update_interval(self.split_sizes["train"])
 
     @property
     def trained_columns(self) -> list[str]:

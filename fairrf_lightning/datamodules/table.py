@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fairrf_lightning.datamodules.labels import check_group_names, label_codes, 
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import check_at_least
 from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory
+from fairrf_lightning.datamodules.protected_names import protected_inputs_notice
 from fairrf_lightning.datamodules.streamed_table import StreamedTable
 from fairrf_lightning.datamodules.streaming import StreamedBatches
 from fairrf_lightning.datamodules.table_files import read_file
@@ -67,7 +69,8 @@ class TableDataModule(TabularDataModule):
         max_categories: Most categories of a column, the most frequent ones; others are folded too.
         encoding: Encoding of a CSV file; by default UTF-8, with or without byte order mark.
         delimiter: What separates the cells of a CSV file.
-        batch_size: Training rows per batch and process.
+        batch_size: Training rows per batch and process; by default 512, or fewer so that an epoch has at
+            least six batches (not below 16).
         eval_batch_size: Rows per batch and process in validation, testing and prediction.
         include_sensitive: Make S an input of the model.
         split: Shares of the training, validation and test rows.
@@ -96,7 +99,7 @@ class TableDataModule(TabularDataModule):
         max_categories: int = 100,
         encoding: str | None = None,
         delimiter: str = ",",
-        batch_size: int = 512,
+        batch_size: int | None = None,
         eval_batch_size: int = 8192,
         include_sensitive: bool = False,
         split: tuple[float, float, float] = (0.5, 0.2, 0.3),
@@ -143,7 +146,10 @@ class TableDataModule(TabularDataModule):
         # A checkpoint, which may say all about the columns, is restored after this.
         self._is_waiting = stage not in (None, "fit") and not self._is_built
         if not self._is_waiting:
+            is_new = not self._is_built
             super().setup(stage)
+            for notice in self.notices() if is_new else []:
+                _tell_once(f"Data: {notice}")
 
     def read(self) -> pd.DataFrame:
         """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
@@ -158,6 +164,12 @@ class TableDataModule(TabularDataModule):
             names = sorted(frame[self.sensitive].dropna().unique())
             check_group_names(self.sensitive, names, chosen=self.groups != "all")
         return frame.assign(**{self.target: labels(self.target, column, self._label_codes)})
+
+    def notices(self) -> list[str]:
+        """Return what the user must know about the inputs of the model."""
+        named = {self.sensitive, *self.related}
+        notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
+        return [] if notice is None else [notice]
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
@@ -310,3 +322,8 @@ class TableDataModule(TabularDataModule):
     def _tell_if_trained_on(self, checksum: str) -> None:
         if checksum == (self._loaded or {}).get("checksum", self._checksum):
             rank_zero_info(f"Data: {self.path} was trained on; its training rows are predicted, too.")
+
+
+@cache  # the seeds of a grid have one table
+def _tell_once(line: str) -> None:
+    rank_zero_info(line)

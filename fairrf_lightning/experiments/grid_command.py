@@ -41,7 +41,8 @@ def run_grid(args: Sequence[str]) -> None:
     data = make_data(seed=0)
     settings = list(_settings(options, data))
     seeds = read_seeds(options.seeds)
-    schedule = Schedule(options.epochs, options.pretrain_epochs, options.update_every, options.lr)
+    update_every = _update_every(options, data)
+    schedule = Schedule(options.epochs, options.pretrain_epochs, update_every, options.lr)
     if not options.max_accuracy_loss >= 0:
         raise InputError(f"--max_accuracy_loss {options.max_accuracy_loss}: expected 0 or more.")
     if options.plot and data.sensitive is not None:  # without S there are no gaps to draw
@@ -114,7 +115,12 @@ def _parser() -> ShortNameParser:
     add("--rule", type=LambdaRule, default="kkt", help="How lambda follows the penalties.")
     add("--epochs", type=int, default=20, help="Epochs in all; each model keeps its best.")
     add("--pretrain_epochs", type=int, default=1, help="Epochs without the penalty.")
-    add("--update_every", type=int, default=50, help="Optimiser steps between updates of lambda.")
+    add(
+        "--update_every",
+        type=int,
+        default=None,
+        help="Optimiser steps between updates of lambda; by default 50, fewer for few training rows.",
+    )
     add("--lr", type=float, default=1e-3, help="Learning rate of Adam.")
     add(
         "--max_accuracy_loss",
@@ -127,6 +133,13 @@ def _parser() -> ShortNameParser:
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
     add("--report", type=bool, default=True, help="Write report.html and model_card.md.")
     return parser
+
+
+def _update_every(options: Namespace, data: TabularDataModule) -> int:
+    if options.update_every is not None:
+        return int(options.update_every)
+    data.prepare_data()
+    return data.update_interval
 
 
 def _settings(options: Namespace, data: TabularDataModule) -> Iterator[Setting]:

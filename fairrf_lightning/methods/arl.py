@@ -103,10 +103,14 @@ class ARLModule(FairRFModule):
             logits = logits[:, -1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]
         return binary_cross_entropy_with_logits(logits, target.to(logits.dtype), reduction="none")
 
+    @property
+    def adversary_steps(self) -> int:
+        """Number of steps that the adversary has taken."""
+        return max(0, int(self._steps) - self._adversary_options[1])
+
     def describe(self) -> str:
         """Return the line of the results table that names the method."""
         lr, steps = self._adversary_options
-        taken = int(self._steps)
-        if taken <= steps:
-            return f"ARL: the adversary never stepped; all {taken} steps were the learner's alone."
+        if not self.adversary_steps:
+            return f"ARL: the adversary never stepped; all {int(self._steps)} steps were the learner's alone."
         return f"ARL: adversary with learning rate {lr:g}, after {steps} steps of the learner alone."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,6 +54,12 @@ class Space:
         """Return the schedule of a trial's parameters."""
         values = self._values(params)
         return Schedule(epochs, **{name: value for name, value in values.items() if name in _OF_SCHEDULE})
+
+    def with_default(self, name: str, value: Any) -> Space:
+        """Return the space with another default of a parameter, which counts unless the space names it."""
+        if name in self.distributions or name in self.fixed or value == getattr(Schedule, name):
+            return self
+        return replace(self, fixed=self.fixed | {name: value})
 
     def structure(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters that the trials of a stack have in common."""
