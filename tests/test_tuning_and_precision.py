@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.tuner import Tuner
+from lightning.pytorch.tuner.tuning import Tuner
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear

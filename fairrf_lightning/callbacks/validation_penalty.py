@@ -19,7 +19,7 @@ class ValidationPenalty:
     """The penalty over all rows of a validation epoch, on all ranks.
 
     A validation whose rows cannot be matched with related columns is no error, since training can go on:
-    there is one warning, and no value.
+    there is one warning, and no value. There is no value either if validation does not call the module.
 
     Args:
         penalty: The penalty to measure.
@@ -58,7 +58,7 @@ class ValidationPenalty:
         """
         heard = trainer.strategy.reduce_boolean_decision(self._heard, all=False)
         sound = trainer.strategy.reduce_boolean_decision(not self._problem, all=True)
-        self._warn(heard=heard)
+        self._warn()
         self._heard, self._problem = False, ""
         if not (heard and sound):
             self._rows.reset()
@@ -67,8 +67,7 @@ class ValidationPenalty:
         self._rows.reset()
         return self._penalty.total(values), self._penalty.objective(values)
 
-    def _warn(self, *, heard: bool) -> None:
-        problem = self._problem or ("" if heard else "validation_step does not call the module.")
-        if problem and not self._warned:
+    def _warn(self) -> None:
+        if self._problem and not self._warned:
             self._warned = True
-            rank_zero_warn(f"val_penalty is not logged: {problem}")
+            rank_zero_warn(f"val_penalty is not logged: {self._problem}")

@@ -110,7 +110,7 @@ def test_the_learning_rate_does_not_fall_when_the_penalty_comes_on() -> None:
     ],
 )
 def test_no_warning_where_epochs_are_comparable(
-    callback: Callback, eta: float, pretrain: dict[str, int], tmp_path: Path
+    callback: Callback, eta: float, pretrain: dict[str, Any], tmp_path: Path
 ) -> None:
     """A warning would fail this test."""
     torch.manual_seed(0)
