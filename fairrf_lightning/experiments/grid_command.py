@@ -76,7 +76,7 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
         written, hint = end_with_report(partial(_facts, results, budget, data), folder)
         files += written
     print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=num_seeds, files=files)
-    seed = vars(options.data.get("init_args", Namespace())).get("seed")
+    seed = options.data.init_args.get("seed") if "init_args" in options.data else None
     ignored = "" if seed is None else f"Note: --data.seed {seed} has no effect; each of --seeds is a split."
     for line in filter(None, (hint, ignored)):
         Console().print(line, highlight=False, markup=False, soft_wrap=True)

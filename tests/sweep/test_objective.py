@@ -23,11 +23,14 @@ def stack(statistic: Statistic = "covariance", given: Given = "all") -> Stack:
     return trained
 
 
+DECISIONS = ("val_balanced_acc", "val_positive_share")  # what decides on eligibility, without S
+
+
 @pytest.mark.parametrize("name", S_FREE)
 def test_the_s_free_measure_is_the_mean_r_whatever_the_penalty_is(name: str) -> None:
     trained = stack("correlation", "positives")
     measured = Objective(name).measure(trained)
-    assert set(measured) == {"val_acc", name}  # no gap leaks out
+    assert set(measured) == {"val_acc", name, *DECISIONS}  # no gap leaks out
     (batch,) = trained.data.val_dataloader()
     with torch.no_grad():
         probs = trained.module(batch["inputs"]).sigmoid().double().numpy()
@@ -51,7 +54,7 @@ def test_by_default_it_is_what_the_grid_breaks_ties_by() -> None:
 def test_a_gap_is_measured_by_consent() -> None:
     objective = Objective.parse("with_s:val_dp_gap")
     assert objective.uses_sensitive
-    assert set(objective.measure(stack())) == {"val_acc", "val_dp_gap"}
+    assert set(objective.measure(stack())) == {"val_acc", "val_dp_gap", *DECISIONS}
 
 
 @pytest.mark.parametrize(
