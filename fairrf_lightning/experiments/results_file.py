@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
+from fairrf_lightning.csv_files import without_formulas
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.experiments.identity import KEY
 from fairrf_lightning.experiments.setting import FLOAT_COLUMNS, TEXT_COLUMNS
@@ -51,7 +52,7 @@ class ResultsFile:
             with self._lock:
                 merged = _merged(self._read(), new)
                 with replacing(self.path) as unfinished:
-                    merged.to_csv(unfinished, index=False)
+                    without_formulas(merged).to_csv(unfinished, index=False)
             self.frame = self._read()  # as a later run will read it
 
     def select(self, keys: Sequence[str]) -> pd.DataFrame:
