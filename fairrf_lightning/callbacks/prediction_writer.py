@@ -11,8 +11,8 @@ import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
+from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import DivergedError, InputError, writing_to
-from fairrf_lightning.files import replacing
 
 
 class PredictionWriter(Callback):
@@ -55,8 +55,7 @@ class PredictionWriter(Callback):
             frame = frame.sort_values("row")[["row", *frame.columns.drop("row")]]
         with writing_to(self.path, "name another file by --predictions.path"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(self.path) as unfinished:
-                frame.to_csv(unfinished, index=False)
+            write_csv(frame, self.path)
         rank_zero_info(f"Wrote {len(frame):,} predictions to {self.path}")
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
-from fairrf_lightning.csv_files import without_formulas
+from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.experiments.identity import KEY
 from fairrf_lightning.experiments.setting import FLOAT_COLUMNS, TEXT_COLUMNS
-from fairrf_lightning.files import replacing
 
 
 class ResultsFile:
@@ -51,8 +50,7 @@ class ResultsFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._lock:
                 merged = _merged(self._read(), new)
-                with replacing(self.path) as unfinished:
-                    without_formulas(merged).to_csv(unfinished, index=False)
+                write_csv(merged, self.path)
             self.frame = self._read()  # as a later run will read it
 
     def select(self, keys: Sequence[str]) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from optuna.trial import FrozenTrial, TrialState
 
+from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.eligibility import (
     ACCURACY,
@@ -22,7 +23,6 @@ from fairrf_lightning.experiments.eligibility import (
     eligible,
     reference,
 )
-from fairrf_lightning.files import replacing
 from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.sweep.space import Space
 from fairrf_lightning.sweep.training import VANILLA
@@ -83,8 +83,7 @@ def params_of(row: pd.Series, space: Space) -> dict[str, Any]:
 def write_trials(frame: pd.DataFrame, path: Path) -> None:
     """Write the table as CSV; a reader, or another process, never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as unfinished:
-        frame.to_csv(unfinished, index=False)
+    write_csv(frame, path)
 
 
 def _vanilla_rows(trials: Sequence[FrozenTrial], space: Space, measure: str) -> Iterator[dict[str, Any]]:
