@@ -81,7 +81,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().on_train_start(trainer, pl_module)
         for config in trainer.lr_scheduler_configs:
             if config.reduce_on_plateau and config.monitor in self._unstepped:
-                pl_module.lr_scheduler_step(config.scheduler, self._unstepped[config.monitor])  # type: ignore[arg-type]
+                pl_module.lr_scheduler_step(config.scheduler, self._unstepped[config.monitor])
         self._unstepped = {}
         self._last_global_step_saved = trainer.global_step
         if self._stopping:
