@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -76,6 +77,7 @@ def test_a_method_that_the_data_do_not_have_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
     Path("people.csv").write_text("age,hired\n1,0\n")
     given = f"{command} --method ksmote --data table --data.path people.csv --data.target hired"
     with pytest.raises(SystemExit):
@@ -107,7 +109,7 @@ def test_predictions_that_are_not_finite_are_not_written(
     data = "--data synthetic --data.n_rows 600 --ckpt_path broken.ckpt"
     Path("predictions.csv").write_text("kept\n")
     message = refused(cli, f"predict {data}", capsys)
-    assert "probability is not finite for 180 of 180 rows" in message
+    assert "probability of 180 of 180 rows (nothing is written): the predictions are not finite" in message
     assert Path("predictions.csv").read_text() == "kept\n"
     assert [path.name for path in Path().glob("*predictions*")] == ["predictions.csv"]
     for command in ("test", "validate"):
