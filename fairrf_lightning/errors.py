@@ -22,6 +22,18 @@ class DivergedError(InputError):
     """Training has run into numbers that are not finite."""
 
 
+def diverged(found: str) -> DivergedError:
+    """Return the error for a model whose predictions are not finite.
+
+    >>> str(diverged("val_loss is nan")).partition(". ")[0]
+    'val_loss is nan: the predictions are not finite, because the model has diverged'
+    """
+    return DivergedError(
+        f"{found}: the predictions are not finite, because the model has diverged. "
+        "Train again with a lower learning rate (--model.lr) or --trainer.gradient_clip_val 1."
+    )
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """Return the nearest choices as a question, then all of them.
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fairrf_lightning.backbones import MLP
 from fairrf_lightning.callbacks.fit_progress import start_fresh
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
@@ -212,6 +212,8 @@ class FairRFModule(LightningModule):
     def _evaluate(self, batch: Any, metrics: EvaluationMetrics) -> None:
         inputs, target, groups = unpack_batch(batch)
         logits = self(inputs)
+        if bool(logits.isnan().any()):
+            raise diverged("NaN among the predictions of an evaluation")
         related = self._related_of(batch, inputs)
         metrics.update(self.task_loss(logits, target), logits, related, target, groups)
 

@@ -10,7 +10,7 @@ from lightning import LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
 
-from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.errors import diverged
 from fairrf_lightning.notices import Stage, model_notices, penalty_uses, same_decision
 
 _ROWS = {
@@ -29,11 +29,7 @@ def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> No
     """
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
     if not math.isfinite(metrics.get(f"{stage}_loss", 0.0)):
-        raise DivergedError(
-            f"{stage}_loss is {metrics[f'{stage}_loss']}: the model's predictions are not finite, so its "
-            "results mean nothing. Train again with a lower learning rate (--model.lr) or "
-            "--trainer.gradient_clip_val."
-        )
+        raise diverged(f"{stage}_loss is {metrics[f'{stage}_loss']}")
     if not trainer.is_global_zero or f"{stage}_acc" not in metrics:
         return
     if (sentence := same_decision(trainer, stage)) is not None:

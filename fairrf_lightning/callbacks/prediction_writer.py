@@ -12,7 +12,7 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from fairrf_lightning.csv_files import write_csv
-from fairrf_lightning.errors import DivergedError, InputError, writing_to
+from fairrf_lightning.errors import InputError, diverged, writing_to
 
 
 class PredictionWriter(Callback):
@@ -63,7 +63,4 @@ def _check_finite(frame: pd.DataFrame) -> None:
     for name in frame.columns:
         values = frame[name].to_numpy()
         if values.dtype.kind == "f" and (bad := int((~np.isfinite(values)).sum())):
-            raise DivergedError(
-                f"{name} is not finite for {bad:,} of {len(frame):,} rows: the model has diverged, and no "
-                "predictions are written. Train again with a lower learning rate (--model.lr)."
-            )
+            raise diverged(f"{name} of {bad:,} of {len(frame):,} rows (nothing is written)")

@@ -1,0 +1,236 @@
+"""Options work or are refused, and only finite results are written: issue 11, items 9, 16, 17 and 19."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import COMPASDataModule, SyntheticDataModule
+from fairrf_lightning.datamodules.protected_names import protected_names
+from fairrf_lightning.sweep.space import read_space
+
+Cli: TypeAlias = Callable[[str], None]
+SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 2"
+RUN = Path("lightning_logs/version_0")
+PRESETS = Path(__file__).parents[1] / "callbacks"
+
+
+def refused(cli: Cli, command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as caught:
+        cli(command)
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    message = error[error.index("error: ") :]
+    assert len(message.strip().splitlines()) <= 3
+    return message
+
+
+def checkpoint() -> Path:
+    return next(RUN.glob("checkpoints/epoch*.ckpt"))
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ("--data.nonsense={}", "nonsense"),
+        ("--data.nonsense {}", "nonsense"),
+        ("--data.nonsense={a:{}}", "nonsense"),
+        ("--model.nonsense={}", "nonsense"),
+        ("--model.backbone.nonsense={}", "nonsense"),
+        ("--trainer.logger csv --trainer.logger.nonsense={}", "nonsense"),
+        ("--data.ksmote.nonsense={}", "nonsense"),
+    ],
+)
+def test_an_unknown_option_with_an_empty_value_is_refused(
+    cli: Cli, capsys: pytest.CaptureFixture[str], options: str, name: str
+) -> None:
+    message = refused(cli, f"fit {SMALL} {options}", capsys)
+    assert f"Option '{name}' is not accepted" in message
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ("nonsense: {}", "nonsense"),
+        ("trainer: {nonsense: {}}", "trainer.nonsense"),
+        ("pretrain: {epochs: 1, nonsense: {}}", "pretrain.nonsense"),
+        ("model: {class_path: fairrf, init_args: {nonsense: {}}}", "nonsense"),
+    ],
+)
+def test_an_unknown_empty_option_of_a_file_is_refused(
+    cli: Cli, capsys: pytest.CaptureFixture[str], config: str, name: str
+) -> None:
+    Path("my.yaml").write_text(f"data: synthetic\n{config}\n")
+    assert f"Option '{name}' is not accepted" in refused(cli, "fit --config my.yaml", capsys)
+
+
+@pytest.mark.parametrize("command", ["fit", "grid"])
+def test_a_method_that_the_data_do_not_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    Path("people.csv").write_text("age,hired\n1,0\n")
+    given = f"{command} --method ksmote --data table --data.path people.csv --data.target hired"
+    with pytest.raises(SystemExit):
+        main(given.split())
+    message = capsys.readouterr().err
+    assert "Option 'ksmote' is not accepted: --method constrain_s, remove_r and ksmote" in message
+
+
+def test_empty_values_of_known_options_stay_welcome(cli: Cli) -> None:
+    Path("my.yaml").write_text(
+        "data: {class_path: synthetic, init_args: {n_rows: 600, ksmote: {}}}\n"
+        "model: {class_path: fairrf, init_args: {backbone: {class_path: mlp, init_args: {}}}}\n"
+        "trainer: {max_epochs: 1}\npretrain: {}\n"
+    )
+    cli("fit --config my.yaml")
+    config = yaml.safe_load((RUN / "config.yaml").read_text())
+    assert config["data"]["init_args"]["ksmote"] == {"n_clusters": 4, "neighbours": 5}
+
+
+@pytest.mark.filterwarnings("ignore:Encountered `nan` values")
+def test_predictions_that_are_not_finite_are_not_written(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"fit {SMALL}")
+    broken = torch.load(checkpoint(), weights_only=True)
+    name = next(name for name in broken["state_dict"] if name.endswith("weight"))
+    broken["state_dict"][name][0, 0] = torch.nan
+    torch.save(broken, "broken.ckpt")
+    data = "--data synthetic --data.n_rows 600 --ckpt_path broken.ckpt"
+    Path("predictions.csv").write_text("kept\n")
+    message = refused(cli, f"predict {data}", capsys)
+    assert "probability of 180 of 180 rows (nothing is written): the predictions are not finite" in message
+    assert Path("predictions.csv").read_text() == "kept\n"
+    assert [path.name for path in Path().glob("*predictions*")] == ["predictions.csv"]
+    for command in ("test", "validate"):
+        assert "predictions are not finite" in refused(cli, f"{command} {data}", capsys)
+
+
+@pytest.mark.parametrize("logger", ["", "--trainer.logger csv"])
+def test_default_root_dir_holds_logs_and_checkpoints(cli: Cli, logger: str) -> None:
+    cli(f"fit {SMALL} --trainer.default_root_dir elsewhere {logger}")
+    run = Path("elsewhere/lightning_logs/version_0")
+    assert {"run.json", "config.yaml", "metrics.csv", "checkpoints"} <= {path.name for path in run.iterdir()}
+    assert not Path("lightning_logs").exists()
+
+
+def test_a_logger_keeps_its_own_folder(cli: Cli) -> None:
+    logger = "--trainer.logger csv --trainer.logger.save_dir mine"
+    cli(f"fit {SMALL} --trainer.default_root_dir elsewhere {logger}")
+    assert Path("mine/lightning_logs/version_0/run.json").is_file()
+
+
+@pytest.mark.filterwarnings("ignore:.*configure_optimizers.* will be overridden")
+def test_an_optimizer_and_a_scheduler_can_be_named(cli: Cli) -> None:
+    scheduler = "--lr_scheduler CosineAnnealingLR --lr_scheduler.T_max 4"
+    cli(f"fit {SMALL} --optimizer SGD --optimizer.lr 0.123 --optimizer.momentum 0.5 {scheduler}")
+    state = torch.load(checkpoint(), weights_only=True)
+    (group,) = state["optimizer_states"][0]["param_groups"]
+    assert (group["initial_lr"], group["momentum"]) == (0.123, 0.5)
+    assert len(group["params"]) > 1
+    assert state["lr_schedulers"][0]["T_max"] == 4
+    cli(f"test --config {RUN / 'config.yaml'} --ckpt_path {checkpoint()}")  # has no use for an optimiser
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--lr_scheduler CosineAnnealingLR --lr_scheduler.T_max 4", "--optimizer Adam"),
+        ("--trainer.barebones true", "--trainer.logger false --trainer.enable_checkpointing false"),
+        (f"--trainer.callbacks+={PRESETS / 'pretrain.yaml'}", "PretrainCallback is built in already"),
+        (
+            2 * f" --trainer.callbacks+={PRESETS / 'early_stopping.yaml'}",
+            "more than one stateful callback of type `EarlyStopping`. Leave one out.",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_change(
+    cli: Cli, capsys: pytest.CaptureFixture[str], options: str, expected: str
+) -> None:
+    assert expected in refused(cli, f"fit {SMALL} {options}", capsys)
+
+
+MODULE = """
+import torch
+from lightning import LightningModule
+
+class Mine(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(6, 1)
+    def training_step(self, batch):
+        logits = self.net(batch["inputs"]).squeeze(1)
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, batch["target"])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*validation_step", "ignore:.*val_dataloader")
+def test_an_attached_penalty_takes_the_place_of_the_built_in_update(
+    cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("foreign_module.py").write_text(MODULE)
+    attached = (
+        f"--trainer.callbacks+={PRESETS / 'drop_in.yaml'} --trainer.callbacks.every_n_steps=1000 "
+        '--trainer.callbacks.penalty.init_args.related={"a":[0],"b":[1]} --trainer.callbacks.module=net'
+    )
+    command = f"fit --model foreign_module.Mine {SMALL} {attached}"
+    cli(command)
+    # With the built-in update lambda would have been updated every step or so.
+    assert "lambda was never updated" in capsys.readouterr().out
+    message = refused(cli, f"{command} --lambda_update.every_n_steps 1", capsys)
+    assert "--lambda_update.* has no effect" in message
+
+
+@pytest.mark.parametrize(("rows", "batch", "interval"), [(20_000, 512, 50), (1000, 64, 6), (60, 16, 1)])
+def test_batches_and_updates_follow_the_training_rows(rows: int, batch: int, interval: int) -> None:
+    data = SyntheticDataModule(n_rows=rows, seed=0)
+    assert (data.batch_size, data.update_interval) == (batch, interval)
+    assert next(iter(data.train_dataloader()))["inputs"].shape[0] == batch
+    assert SyntheticDataModule(n_rows=rows, batch_size=7).batch_size == 7
+
+
+def test_the_smallest_published_data_keep_their_batches() -> None:
+    data = COMPASDataModule(seed=0)
+    data.prepare_data()
+    assert (data.batch_size, data.update_interval) == (512, 50)
+
+
+def test_a_sweep_updates_lambda_as_often_as_a_fit() -> None:
+    space = read_space(None)
+    small = space.with_default("update_every", 6)
+    assert small.schedule({}, epochs=20).update_every == 6
+    assert space.with_default("update_every", 50) == space
+
+
+def test_grid_trains_small_tables_with_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = "--eta 0.5 --seeds 1 --epochs 1 --plot false --report false --workers 1"
+    main(f"grid --data synthetic --data.n_rows 1000 {options}".split())
+    (results,) = Path().glob("*/results.csv")
+    assert set(pd.read_csv(results)["update_every"]) == {6}
+
+
+def test_names_are_matched_as_words() -> None:
+    protected = [
+        "SEX",
+        "applicant_sex",
+        "raceEthnicity",
+        "native-country",
+        "COUNTRY_OF_BIRTH",
+        "foreign_worker",
+    ]
+    ordinary = ["Sussex", "trace", "foreign_currency", "data_migration", "interface", "age", "country"]
+    assert protected_names([*protected, *ordinary]) == protected
