@@ -41,7 +41,7 @@ def sample(successes: np.ndarray[tuple[int, ...], np.dtype[np.int64]], totals: l
 def test_the_gap_is_covered(rates: list[float], totals: list[int]) -> None:
     draws = np.random.default_rng(1).binomial(totals, rates, size=(DRAWS, len(rates)))
     low, high = gap_interval(sample(draws, totals), num_draws=256)
-    # A folded interval can hardly miss a gap of one standard error from below: exactly 98.2 % in the first line.
+    # A folded interval hardly misses a gap of one standard error: exactly 98.2 % in the first line.
     assert 0.93 <= coverage(low, high, max(rates) - min(rates)) <= 0.985
 
 
