@@ -34,7 +34,7 @@ class DemographicParityGap(RateGap):
     >>> metric.update(preds.repeat(24), target.repeat(24), groups.repeat(24))
     >>> low, high = metric.interval(level=0.9)
     >>> print(f"{low:.2f} {high:.2f}")
-    0.39 0.60
+    0.39 0.59
     """
 
     _conditions = ("rows",)

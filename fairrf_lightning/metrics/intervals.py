@@ -10,6 +10,7 @@ level (as far as the single intervals do), so with many groups it is conservativ
 
 from __future__ import annotations
 
+import math
 from statistics import NormalDist
 
 import torch
@@ -141,3 +142,32 @@ def normal_quantile(level: float) -> float:
     """Return the half width, in standard errors, of a normal interval at ``level``."""
     _check_level(level)
     return -NormalDist().inv_cdf((1 - level) / 2)
+
+
+def student_quantile(level: float, freedom: Tensor) -> Tensor:
+    """Return the half width, in standard errors, of a t interval at ``level``.
+
+    By Hill (1970, Communications of the ACM 13:619, algorithm 396), whose constants these are. From two
+    degrees of freedom the relative error is below 0.002, from three below 1e-5; below two it is wider.
+
+    Args:
+        level: Confidence level between 0 and 1.
+        freedom: Degrees of freedom, at least 1; need not be whole.
+
+    >>> print(f"{student_quantile(0.95, torch.tensor(10.0)):.4f}")
+    2.2281
+    """
+    z, n = normal_quantile(level), freedom.double()
+    a = 1 / (n - 0.5)
+    b = 48 / a.square()
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * (a * math.pi / 2).sqrt() * n
+    far = (d * (1 - level)) ** (2 / n)
+    # Near the centre a correction of the normal quantile, in the tails an expansion of the tail itself.
+    c = c + torch.where(n < 5, 0.3 * (n - 4.5) * (0.6 - z), 0.0)
+    c = (((-0.05 * d * z - 5) * -z - 7) * -z - 2) * -z + b + c
+    near = (((((0.4 * z**2 + 6.3) * z**2 + 36) * z**2 + 94.5) / c - z**2 - 3) / b + 1) * z
+    tail = 1 / (((n + 6) / (n * far) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)
+    tail = (tail * far - 1) * (n + 1) / (n + 2) + 1 / far
+    squared = torch.where(far > 0.05 + a, torch.expm1(a * near.square()), tail)
+    return (n * squared).sqrt().to(freedom)

@@ -3,8 +3,7 @@
 Each metric counts, for each group, rows and predicted positives (``mode="hard"``) or adds up
 the predicted probabilities (``mode="prob"``). The counts are summed over batches and processes, so
 the result depends neither on the batch size nor on which groups a batch holds. A group without the
-rows it needs gives NaN and a warning, never 0. ``gap_interval.py`` tells how the
-intervals are made.
+rows it needs gives NaN and a warning, never 0. ``gap_interval.py`` describes the intervals.
 """
 
 from __future__ import annotations
@@ -124,10 +123,9 @@ class RateGap(Metric):
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return a confidence interval for the gap, from the sums alone.
 
-        A gap is in the interval if the observed one is not surprising under it (``gap_interval.py``
-        tells how); coverage is near nominal, for many groups and for gaps near 0, too. For
-        ``"mean_deviation"`` of three or more groups the interval is of another kind and conservative:
-        MOVER limits of patterns of signs, Bonferroni-corrected.
+        ``gap_interval.py`` describes the method and ``docs/audit.md`` gives the coverage, for two groups
+        exactly. For ``"mean_deviation"`` of three or more groups the interval is of another kind and
+        conservative: MOVER limits of patterns of signs, Bonferroni-corrected.
 
         Under DDP this is a collective operation: call it on every process.
 
