@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
+from fairrf_lightning.backbones import BACKBONES
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.methods.command_line import expand_method
 
@@ -26,11 +27,7 @@ SHORT_NAMES = {
         "arl": "fairrf_lightning.methods.ARLModule",
         "fairrf": "fairrf_lightning.FairRFModule",
     },
-    "model.backbone": {
-        "mlp": "fairrf_lightning.backbones.MLP",
-        "linear": "fairrf_lightning.backbones.Linear",
-        "svm": "fairrf_lightning.backbones.LinearSVM",
-    },
+    "model.backbone": {name: f"{kind.__module__}.{kind.__qualname__}" for name, kind in BACKBONES.items()},
     "trainer.logger": {
         "csv": "lightning.pytorch.loggers.CSVLogger",
         "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
