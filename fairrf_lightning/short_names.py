@@ -15,7 +15,7 @@ from fairrf_lightning.backbones import BACKBONES
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.methods.command_line import expand_method
 
-SHORT_NAMES = {
+SHORT_NAMES: dict[str, dict[str, str]] = {
     "data": {
         "adult": "fairrf_lightning.datamodules.AdultDataModule",
         "compas": "fairrf_lightning.datamodules.COMPASDataModule",
