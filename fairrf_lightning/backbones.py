@@ -6,12 +6,13 @@ A backbone may bring its own task loss by a method ``task_loss(logits, target)``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, did_you_mean
 
 
 class MLP(nn.Sequential):
@@ -70,3 +71,25 @@ class LinearSVM(Linear):
         hinge = torch.relu(1 - (2 * target - 1) * logits).mean()
         coefficients = self.get_submodule("0").get_parameter("weight")
         return hinge + self.l2 * coefficients.square().mean()
+
+
+# Short names on the command line and in Python.
+BackboneName: TypeAlias = Literal["mlp", "linear", "svm"]
+BACKBONES: dict[BackboneName, type[nn.Module]] = {"mlp": MLP, "linear": Linear, "svm": LinearSVM}
+
+
+def find_backbone(backbone: str | Callable[[int], nn.Module]) -> Callable[[int], nn.Module]:
+    """Return the backbone that a short name stands for; anything but text is returned as it is.
+
+    >>> find_backbone("linear")(3)
+    Linear(
+      (0): Linear(in_features=3, out_features=1, bias=True)
+      (1): Flatten(start_dim=0, end_dim=-1)
+    )
+    """
+    if not isinstance(backbone, str):
+        return backbone
+    for name, kind in BACKBONES.items():
+        if backbone == name:
+            return kind
+    raise InputError(f"backbone = {backbone!r}: no such name; {did_you_mean(backbone, BACKBONES)}")

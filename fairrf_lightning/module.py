@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable, Reduce
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from fairrf_lightning.backbones import MLP
+from fairrf_lightning.backbones import MLP, BackboneName, find_backbone
 from fairrf_lightning.callbacks.fit_progress import start_fresh
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
@@ -45,7 +45,7 @@ class FairRFModule(LightningModule):
         related_width: Number of columns that batches carry under ``related``, which the numbers in
             ``related`` then refer to; by default they refer to the inputs.
         backbone: Takes the number of input columns and returns a module that maps inputs to logits;
-            or such a module itself.
+            or such a module itself, or the name of one of this package: ``mlp``, ``linear`` or ``svm``.
         eta: Weight of the penalty; 0 is the vanilla model. ``None``: 0.3, or the command line takes
             the data set's recommended value.
         statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
@@ -66,7 +66,7 @@ class FairRFModule(LightningModule):
         related: dict[str, list[int]] | None = None,
         *,
         related_width: int | None = None,
-        backbone: Callable[[int], nn.Module] = MLP,
+        backbone: Callable[[int], nn.Module] | BackboneName = MLP,
         eta: float | None = None,
         statistic: Statistic = "covariance",
         given: Given = "all",
@@ -83,7 +83,7 @@ class FairRFModule(LightningModule):
             del self.hparams["lr"]  # it has its own: Tuner.lr_find should refuse, not set what nobody reads
         if not lr > 0:
             raise InputError(f"lr = {lr!r}: expected a positive learning rate.")
-        self._make_backbone = backbone
+        self._make_backbone = find_backbone(backbone)
         self._make_optimizer = optimizer
         self._make_scheduler = lr_scheduler
         self._resumed_rng: tuple[Tensor, list[Tensor]] | None = None

@@ -12,10 +12,11 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
+from fairrf_lightning.backbones import BACKBONES
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.methods.command_line import expand_method
 
-SHORT_NAMES = {
+SHORT_NAMES: dict[str, dict[str, str]] = {
     "data": {
         "adult": "fairrf_lightning.datamodules.AdultDataModule",
         "compas": "fairrf_lightning.datamodules.COMPASDataModule",
@@ -27,11 +28,7 @@ SHORT_NAMES = {
         "arl": "fairrf_lightning.methods.ARLModule",
         "fairrf": "fairrf_lightning.FairRFModule",
     },
-    "model.backbone": {
-        "mlp": "fairrf_lightning.backbones.MLP",
-        "linear": "fairrf_lightning.backbones.Linear",
-        "svm": "fairrf_lightning.backbones.LinearSVM",
-    },
+    "model.backbone": {name: f"{kind.__module__}.{kind.__qualname__}" for name, kind in BACKBONES.items()},
     "trainer.logger": {
         "csv": "lightning.pytorch.loggers.CSVLogger",
         "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",

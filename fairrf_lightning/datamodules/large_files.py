@@ -13,7 +13,7 @@ if sys.platform != "win32":
     import resource
 
 _LARGE_BYTES = 1 << 28
-_MEMORY_PER_BYTE = 4  # measured by benchmarks/csv_memory.py
+_MEMORY_PER_BYTE = 4  # at least, see benchmarks/csv_memory.py; each category takes more
 _GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 
 
@@ -30,14 +30,14 @@ def announce_large(path: Path) -> None:
     advice = f"fairrf to_parquet {path} {path.name.partition('.')[0]}_parquet"
     if available is not None and available < needed:
         raise InputError(
-            f"{path}: {_gigabytes(size)} of CSV take about {_gigabytes(needed)} of memory to read; "
+            f"{path}: {_gigabytes(size)} of CSV take {_gigabytes(needed)} of memory or more; "
             f"{_gigabytes(available)} are available.\n"
             f"Convert it once to a directory of Parquet files, which is streamed: {advice}\n"
             "Then give that directory as path."
         )
     rank_zero_info(
-        f"Data: reading {path}: {_gigabytes(size)} of CSV, which takes some minutes and about "
-        f"{_gigabytes(needed)} of memory. To have it streamed instead, convert it once: {advice}"
+        f"Data: reading {path}: {_gigabytes(size)} of CSV, which takes some minutes and "
+        f"{_gigabytes(needed)} of memory or more. To have it streamed instead, convert it once: {advice}"
     )
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from jsonargparse import Namespace
 from rich.console import Console
 
+from fairrf_lightning.backbones import BackboneName
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.command_options import data_maker, read_seeds
@@ -21,7 +22,7 @@ from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.recommend import recommend, summarise
 from fairrf_lightning.experiments.runner import run_settings
-from fairrf_lightning.experiments.setting import BackboneName, LambdaRule, Schedule, Setting
+from fairrf_lightning.experiments.setting import LambdaRule, Schedule, Setting
 from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.penalty import Given

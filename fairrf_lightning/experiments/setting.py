@@ -7,12 +7,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import pandas as pd
 
+from fairrf_lightning.backbones import BackboneName
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.functional import Statistic, check_beta
 from fairrf_lightning.penalty import Given
 
-BackboneName: TypeAlias = Literal["mlp", "linear", "svm"]
 LambdaRule: TypeAlias = Literal["kkt", "worst_case", "fixed"]
 
 DEFAULT_HIDDEN = (64, 32)

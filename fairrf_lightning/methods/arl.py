@@ -10,7 +10,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fairrf_lightning.backbones import MLP
+from fairrf_lightning.backbones import MLP, BackboneName
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods.adversary import Adversary
 from fairrf_lightning.module import FairRFModule, unpack_batch
@@ -30,7 +30,7 @@ class ARLModule(FairRFModule):
         related_width: Columns that batches carry under ``related``; by default the related columns are
             among the inputs.
         backbone: Takes the number of input columns and returns a module that maps inputs to logits;
-            or such a module itself.
+            or such a module itself, or the name of one of this package: ``mlp``, ``linear`` or ``svm``.
         adversary_lr: Learning rate of the adversary.
         pretrain_steps: Steps that the learner trains alone.
         lr: Learning rate of the default optimiser, Adam (fused where available).
@@ -48,7 +48,7 @@ class ARLModule(FairRFModule):
         related: dict[str, list[int]] | None = None,
         *,
         related_width: int | None = None,
-        backbone: Callable[[int], nn.Module] = MLP,
+        backbone: Callable[[int], nn.Module] | BackboneName = MLP,
         adversary_lr: float = 0.01,
         pretrain_steps: int = 250,
         lr: float = 1e-3,
