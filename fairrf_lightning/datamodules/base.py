@@ -20,7 +20,7 @@ from fairrf_lightning.datamodules.beside import (
     indicators,
     sensitive_beside,
 )
-from fairrf_lightning.datamodules.encoding import TableEncoder
+from fairrf_lightning.datamodules.encoding import TableEncoder, check_encoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import (
@@ -272,6 +272,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self._loaded = state_dict
         if self._is_built and state_dict == self.state_dict():
             return
+        check_encoder(state_dict)
         self.split_seed = state_dict["seed"]
         self.split = tuple(state_dict["split"])
         self.include_sensitive = state_dict["include_sensitive"]

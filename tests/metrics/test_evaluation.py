@@ -39,7 +39,7 @@ def test_loss_is_weighted_by_rows_and_adds_up_to_the_objective() -> None:
     assert set(penalties) == {"penalty/age", "penalty/job"}
 
 
-def test_a_batch_without_rows_changes_nothing_but_tells_of_groups() -> None:
+def test_a_batch_without_rows_changes_nothing_but_shows_that_groups_are_known() -> None:
     metrics, other = made(), made()
     for each in (metrics, other):
         add(each, 1.0, 40)

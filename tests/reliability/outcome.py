@@ -1,4 +1,4 @@
-"""Runs the command line in this process and tells a result or a clear error from everything else."""
+"""Runs the command line in this process: a result, a clear error, or an exception that fails the test."""
 
 from __future__ import annotations
 
