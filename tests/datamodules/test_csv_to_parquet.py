@@ -112,9 +112,12 @@ def test_encoding_delimiter_and_compression(tmp_path: Path, encoding: str, delim
     csv = write(tmp_path / "people.csv", columns, encoding, delimiter)
     packed = tmp_path / "people.csv.gz"
     packed.write_bytes(gzip.compress(csv.read_bytes()))
-    options = {"encoding": None if encoding == "utf-8-sig" else encoding, "delimiter": delimiter}
+    options: dict[str, Any] = {
+        "encoding": None if encoding == "utf-8-sig" else encoding,
+        "delimiter": delimiter,
+    }
     for number, path in enumerate([csv, packed]):
-        csv_to_parquet(path, tmp_path / str(number), **options)  # type: ignore[arg-type]
+        csv_to_parquet(path, tmp_path / str(number), **options)
         assert_same(csv, tmp_path / str(number), **options)
 
 
