@@ -285,6 +285,9 @@ class RelatedFeaturePenalty(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Resume from the state of a checkpoint."""
+        counters = (state["penalised_steps"], state["updates"])
+        if not isinstance(state["pending"], Tensor) or not all(type(count) is int for count in counters):
+            raise InputError("the checkpoint's state of the penalty is damaged: restore it from a copy.")
         self._pending = list(state["pending"].to(self.weights.device))
         self._counts = [state["penalised_steps"], state["updates"]]
         fixed = not torch.as_tensor(state["beta"]).any()

@@ -451,3 +451,12 @@ def test_the_state_counts_penalised_steps_and_updates() -> None:
     restored.load_state_dict(penalty.state_dict())
 
     assert (restored.penalised_steps, restored.updates) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"penalised_steps": ""}, {"updates": None}, {"updates": True}, {"pending": []}]
+)
+def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
+    penalty = RelatedFeaturePenalty({"age": [0]})
+    with pytest.raises(InputError, match="state of the penalty is damaged"):
+        penalty.set_extra_state(penalty.get_extra_state() | damage)

@@ -99,5 +99,6 @@ def python_blocks() -> list[tuple[str, str]]:
 
 def printed_commands(output: str) -> list[str]:
     """Return the commands that a program has printed or written to a page, each once."""
-    text = html.unescape(re.sub(r"<[^>]+>", "\n", output))
+    visible = re.sub(r"<script.*?</script>", "", output, flags=re.DOTALL)
+    text = html.unescape(re.sub(r"<[^>]+>", "\n", visible))
     return list(dict.fromkeys(found.strip(" `|") for found in _PRINTED.findall(text)))

@@ -132,11 +132,11 @@ def _write_inputs(folder: Path, data: str, options: dict[str, str]) -> None:
 
 
 def _write_table(path: Path, options: dict[str, str]) -> None:
-    options = TABLE | options
+    options = options if "--data.target" in options else TABLE
     labels = f"no,{options['--data.positive']}" if "--data.positive" in options else "0,1"
     columns = {"years": "number", "town": "klm", options["--data.target"]: labels}
     columns |= dict.fromkeys(options["--data.related"].strip("[]").split(","), "number")
-    columns |= {options["--data.sensitive"]: "fm"}
+    columns |= {options.get("--data.sensitive", "sex"): "fm"}
     _write(_table(columns), path)
 
 
