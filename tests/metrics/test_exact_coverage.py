@@ -76,10 +76,10 @@ def test_the_observed_gap_is_always_inside(counts: tuple[int, int]) -> None:
 
 
 def test_three_rare_positives_against_none_are_no_proof() -> None:
-    assert stats.fisher_exact([[0, 30], [3, 27]]).pvalue > 0.2
+    assert stats.fisher_exact(np.array([[0, 30], [3, 27]])).pvalue > 0.2
     assert limits([(0, 30), (3, 30)])[0] == 0
     # Eight are: Fisher's p is below 0.005.
-    assert stats.fisher_exact([[0, 30], [8, 22]]).pvalue < 0.005
+    assert stats.fisher_exact(np.array([[0, 30], [8, 22]])).pvalue < 0.005
     assert limits([(0, 30), (8, 30)])[0] > 0
 
 
@@ -125,7 +125,7 @@ def test_rates_and_errors_are_those_of_statsmodels(
 def test_student_quantile_agrees_with_scipy(level: float) -> None:
     freedom = np.array([2, 2.5, 3, 4.2, 7, 11.3, 60, 1e4, 1e9])
     found = student_quantile(level, torch.from_numpy(freedom)).numpy()
-    expected = stats.t.ppf((1 + level) / 2, freedom)
+    expected = np.asarray(stats.t.ppf((1 + level) / 2, freedom))
     np.testing.assert_allclose(found, expected, rtol=2e-3)
     np.testing.assert_allclose(found[2:], expected[2:], rtol=2e-5)
 
