@@ -13,7 +13,7 @@ if sys.platform != "win32":
     import resource
 
 _LARGE_BYTES = 1 << 28
-_MEMORY_PER_BYTE = 4  # at least, see benchmarks/csv_memory.py; each category takes more
+_MEMORY_PER_BYTE = 5  # at least, see benchmarks/csv_memory.py; each category takes more
 _GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 
 

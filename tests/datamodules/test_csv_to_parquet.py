@@ -229,7 +229,7 @@ def test_too_little_memory_is_said_before_reading(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     message = str(caught.value)
-    assert "1099.5 GB of CSV take 4398.0 GB of memory or more" in message
+    assert "1099.5 GB of CSV take 5497.6 GB of memory or more" in message
     assert f"fairrf to_parquet {path} people_parquet" in message
     assert len(message.splitlines()) == 3
 
