@@ -230,3 +230,14 @@ def test_wrong_options_are_refused_at_construction(options: dict[str, Any], expe
 def test_a_module_that_knows_no_columns_says_how_to_give_them() -> None:
     with pytest.raises(InputError, match="n_features"):
         quiet_trainer().test(FairRFModule(), PeopleData().val_dataloader())
+
+
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_an_evaluation_forgets_the_one_before(command: str) -> None:
+    first = {name: values[:200] for name, values in people().items()}
+    second = {name: values[200:] for name, values in people().items()}
+    module = FairRFModule(5, RELATED, backbone=Linear)
+    fresh = copy.deepcopy(module)
+    getattr(quiet_trainer(), command)(module, TensorBatches(first, 100), verbose=False)
+    again = getattr(quiet_trainer(), command)(module, TensorBatches(second, 100), verbose=False)
+    assert again == getattr(quiet_trainer(), command)(fresh, TensorBatches(second, 100), verbose=False)

@@ -120,7 +120,7 @@ CHANGES = st.tuples(st.integers(0, 10**6), st.sampled_from(VALUES))
 
 
 @given(change=CHANGES, command=st.sampled_from(COMMANDS))
-@settings(max_examples=40, derandomize=True, **_OPTIONS)
+@settings(max_examples=12, derandomize=True, **_OPTIONS)
 def test_changed_state_is_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
     number, value = change
     _run(command, _changed(places()[number % len(places())], value))
@@ -135,7 +135,7 @@ def test_many_changed_states_are_loaded_or_refused(change: tuple[int, Any], comm
 
 
 @given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), length=st.floats(0, 1))
-@settings(max_examples=15, derandomize=True, **_OPTIONS)
+@settings(max_examples=5, derandomize=True, **_OPTIONS)
 def test_damaged_file_is_refused(position: float, bit: int, length: float) -> None:
     content = bytearray(_file())
     assert _run("test", bytes(content[: int(length * (len(content) - 1))])), "a part of a file was loaded"

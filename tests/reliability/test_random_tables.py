@@ -146,7 +146,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 @given(table=tables())
-@settings(max_examples=25, derandomize=True, **_OPTIONS)
+@settings(max_examples=12, derandomize=True, **_OPTIONS)
 def test_random_table_is_trained_on_or_refused(table: Table) -> None:
     _fit(table)
 
