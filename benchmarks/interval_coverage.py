@@ -123,7 +123,8 @@ def outcomes(first: int, second: int, level: float = 0.95) -> Outcomes:
     counts = torch.tensor([[first, second]], dtype=torch.float64)
     pairs = torch.cartesian_prod(torch.arange(first + 1.0), torch.arange(second + 1.0)).double().unsqueeze(1)
     parts = [
-        gap_interval(RateSample.of_sums(counts.expand_as(part), part), level) for part in torch.split(pairs, 1024)
+        gap_interval(RateSample.of_sums(counts.expand_as(part), part), level)
+        for part in torch.split(pairs, 1024)
     ]
     low, high = (
         torch.cat(limits).reshape(first + 1, second + 1).numpy() for limits in zip(*parts, strict=True)
