@@ -67,7 +67,7 @@ def _resolved(config: Namespace, trainer: Trainer) -> Namespace:
         options["batch_size"] = data.batch_size
     for callback in getattr(trainer, "callbacks", []):
         if isinstance(callback, LambdaUpdateCallback) and config.get("lambda_update.every_n_steps") == "auto":
-            config["lambda_update.every_n_steps"] = callback.every_n_steps
+            config["lambda_update.every_n_steps"] = callback.interval
     return config
 
 

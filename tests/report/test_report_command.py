@@ -84,7 +84,7 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
 ) -> None:
     cli(FIT)
     (best,) = (RUN / "checkpoints").glob("best.ckpt")
-    SyntheticDataModule(n_rows=500, seed=9).read().to_csv("sample.csv", index=False)
+    SyntheticDataModule(n_rows=5000, seed=9).read().to_csv("sample.csv", index=False)
     options = ["--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "2000"]
     main(["certify", *options, "--audit-sample", "sample.csv", "--output", str(RUN / "certificate.json")])
     main(["report", str(RUN)])
