@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Any
 
-from fairrf_lightning import RelatedFeaturePenalty
-from fairrf_lightning.callbacks import LambdaUpdateCallback
+import pytest
+import torch
+from lightning import Callback
+
+from fairrf_lightning import InputError, RelatedFeaturePenalty
+from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 
 
 def made(weights: dict[str, float] | None = None) -> RelatedFeaturePenalty:
@@ -28,3 +32,17 @@ def test_an_attached_penalty_keeps_its_lambda_if_the_checkpoint_has_no_other() -
     callback = LambdaUpdateCallback(penalty=penalty, module="net")
     callback.load_state_dict(LambdaUpdateCallback().state_dict())
     torch.testing.assert_close(penalty.weights, torch.tensor([0.9, 0.1]))
+
+
+@pytest.mark.parametrize(
+    ("callback", "damage"),
+    [
+        (LambdaUpdateCallback(), {"steps_since_update": ["a"]}),
+        (PretrainCallback(patience=2), {"waited": "1"}),
+        (PretrainCallback(patience=2), {"finished": 1}),
+        (PretrainCallback(patience=2), {"best": None}),
+    ],
+)
+def test_a_damaged_state_is_refused(callback: Callback, damage: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"callback is damaged: {next(iter(damage))}"):
+        callback.load_state_dict(callback.state_dict() | damage)
