@@ -7,7 +7,7 @@ A backbone may bring its own task loss by a method ``task_loss(logits, target)``
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -75,6 +75,11 @@ class LinearSVM(Linear):
 
 # Short names on the command line and in Python.
 BackboneName: TypeAlias = Literal["mlp", "linear", "svm"]
+if TYPE_CHECKING:
+    Backbone: TypeAlias = Callable[[int], nn.Module] | BackboneName
+else:
+    # The command line expands the names before jsonargparse, whose errors for a union name no option.
+    Backbone = Callable[[int], nn.Module]
 BACKBONES: dict[BackboneName, type[nn.Module]] = {"mlp": MLP, "linear": Linear, "svm": LinearSVM}
 
 

@@ -88,6 +88,15 @@ class FairRFCLI(LightningCLI):
             raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
         self._checkpoint = check_checkpoint(config, self.config.subcommand)
 
+    def _parse_ckpt_path(self) -> None:
+        try:
+            super()._parse_ckpt_path()
+        except (ArgumentError, ValueError, TypeError) as error:
+            path = self.config[self.config.subcommand].ckpt_path
+            raise InputError(
+                f"--ckpt_path {path}: its options of the model cannot be used ({explain(error)})."
+            ) from error
+
     def before_instantiate_classes(self) -> None:
         """Fill in the data set's recommended eta and beta, and the options of W&B."""
         config = self.config[self.subcommand]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable, Reduce
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from fairrf_lightning.backbones import MLP, BackboneName, find_backbone
+from fairrf_lightning.backbones import MLP, Backbone, find_backbone
 from fairrf_lightning.callbacks.fit_progress import start_fresh
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
@@ -66,7 +66,7 @@ class FairRFModule(LightningModule):
         related: dict[str, list[int]] | None = None,
         *,
         related_width: int | None = None,
-        backbone: Callable[[int], nn.Module] | BackboneName = MLP,
+        backbone: Backbone = MLP,
         eta: float | None = None,
         statistic: Statistic = "covariance",
         given: Given = "all",

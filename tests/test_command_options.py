@@ -34,7 +34,7 @@ def refused(cli: Cli, command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def checkpoint() -> Path:
-    return next(RUN.glob("checkpoints/epoch*.ckpt"))
+    return next(RUN.glob("checkpoints/best.ckpt"))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_sweep_updates_lambda_as_often_as_a_fit() -> None:
 
 def test_grid_trains_small_tables_with_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = "--eta 0.5 --seeds 1 --epochs 1 --plot false --report false --workers 1"
+    options = "--eta 0.5 --seeds 1 --epochs 2 --plot false --report false --workers 1"
     main(f"grid --data synthetic --data.n_rows 1000 {options}".split())
     (results,) = Path().glob("*/results.csv")
     assert set(pd.read_csv(results)["update_every"]) == {6}

@@ -141,7 +141,7 @@ def test_columns_with_a_protected_name_are_named(cli: Cli, capsys: pytest.Captur
     expected = "columns 'sex', 'Race', 'maritalStatus' are inputs of the model, and protected by name."
     assert expected in last_lines(capsys.readouterr().out)[0]
     assert any(expected in notice for notice in notices_in_record())
-    cli(f"test --data table --data.path german.csv --ckpt_path {next(RUN.glob('checkpoints/epoch*.ckpt'))}")
+    cli(f"test --data table --data.path german.csv --ckpt_path {next(RUN.glob('checkpoints/best.ckpt'))}")
     assert expected in last_lines(capsys.readouterr().out)[0]
     cli(f"fit {options} --trainer.max_epochs 2 --data.drop [sex] --data.related [age,Race,maritalStatus]")
     assert "protected by name" not in capsys.readouterr().out

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fairrf_lightning.backbones import MLP, BackboneName
+from fairrf_lightning.backbones import MLP, Backbone
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods.adversary import Adversary
 from fairrf_lightning.module import FairRFModule, unpack_batch
@@ -48,7 +48,7 @@ class ARLModule(FairRFModule):
         related: dict[str, list[int]] | None = None,
         *,
         related_width: int | None = None,
-        backbone: Callable[[int], nn.Module] | BackboneName = MLP,
+        backbone: Backbone = MLP,
         adversary_lr: float = 0.01,
         pretrain_steps: int = 250,
         lr: float = 1e-3,

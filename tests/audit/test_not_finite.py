@@ -32,7 +32,7 @@ def test_audit_certify_and_report_refuse_it(cli: Cli, capsys: pytest.CaptureFixt
     cli(f"fit {options}")
     fit_broken(cli, options)
     folders = [RUN.with_name(f"version_{number}") / "checkpoints" for number in (0, 1)]
-    sound, broken = (str(next(folder.glob("epoch*.ckpt"))) for folder in folders)
+    sound, broken = (str(next(folder.glob("best.ckpt"))) for folder in folders)
     SyntheticDataModule(n_rows=200).read().to_csv("sample.csv", index=False)
     runs = [str(RUN), "--against", str(RUN.with_name("version_1"))]
     for command in (

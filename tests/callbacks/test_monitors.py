@@ -175,5 +175,5 @@ def test_the_command_line_chooses_no_epoch_of_pretraining(cli: Any, tmp_path: Pa
         "fit --data synthetic --data.n_rows 2000 --model.eta 20 --trainer.max_epochs 4 "
         "--pretrain.epochs 2 --checkpoint.monitor val_acc"
     )
-    (chosen,) = tmp_path.glob("lightning_logs/version_0/checkpoints/epoch*.ckpt")
+    (chosen,) = tmp_path.glob("lightning_logs/version_0/checkpoints/best.ckpt")
     assert int(torch.load(chosen, weights_only=True)["epoch"]) >= 2

@@ -135,7 +135,7 @@ def test_what_a_data_module_of_ones_own_reads_is_part_of_its_identity() -> None:
     "made", [AdultDataModule, COMPASDataModule, LSACDataModule, SyntheticDataModule, TableDataModule]
 )
 def test_every_argument_of_a_data_module_is_one_of_its_options(made: Any) -> None:
-    data = made("one.csv", **OPTIONS) if made is TableDataModule else made()
+    data = made("one.csv", **OPTIONS) if made is TableDataModule else made(batch_size=64)
     assert set(argument_names(made)) <= set(data.options)
 
 

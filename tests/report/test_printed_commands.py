@@ -99,7 +99,7 @@ def test_a_file_to_fill_in_is_not_overwritten(cli: Cli, capsys: pytest.CaptureFi
 
 def test_commands_for_an_audit_of_a_checkpoint(cli: Cli) -> None:
     fit_table(cli, with_s=True)
-    (best,) = (RUN / "checkpoints").glob("epoch*.ckpt")
+    (best,) = (RUN / "checkpoints").glob("best.ckpt")
     main(["audit", "--config", str(RUN / "config.yaml"), "--ckpt_path", str(best)])
     found = sections(Path("audit/report.html"))
     assert found["training"] == found["data"] == [f"python train.py report {RUN}"]
@@ -132,7 +132,7 @@ def test_a_run_that_was_resumed_is_trained_again_from_the_start(cli: Cli) -> Non
     resumed = RUN.with_name("version_1")
     main(["report", str(resumed)])
     run_all(sections(resumed / "report.html")["comparison"])
-    (best,) = (resumed / "vanilla/version_0/checkpoints").glob("epoch*.ckpt")
+    (best,) = (resumed / "vanilla/version_0/checkpoints").glob("best.ckpt")
     assert torch.load(best, weights_only=True)["hyper_parameters"]["eta"] == 0
 
 

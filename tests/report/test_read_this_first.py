@@ -77,7 +77,7 @@ def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFix
         assert "vanilla (eta 0.7 never acted)" in text
         assert "FairRF, eta 0.7" not in text
         assert "the penalty was on in no training step" in text.replace("\\", "")
-    (best,) = (RUN / "checkpoints").glob("epoch*.ckpt")
+    (best,) = (RUN / "checkpoints").glob("best.ckpt")
     capsys.readouterr()
     main(["audit", "--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "400"])
     line = f"{best} is a vanilla model: eta is 0.7, but the penalty was on in no training step."

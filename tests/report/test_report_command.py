@@ -82,10 +82,13 @@ def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
 def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
     cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli(FIT)
-    (best,) = (RUN / "checkpoints").glob("best.ckpt")
-    SyntheticDataModule(n_rows=500, seed=9).read().to_csv("sample.csv", index=False)
-    options = ["--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "2000"]
+    # Columns that say much about S, so that the certificate says more than the share of S alone.
+    known = {"height": (0.75, 0.2), "income": (0.3, 0.5)}
+    data = ["--data", "synthetic", "--data.n_rows", "2000", "--data.correlations", json.dumps(known)]
+    main(["fit", *data, *SHORT.split()])
+    best = RUN / "checkpoints" / "best.ckpt"
+    SyntheticDataModule(n_rows=5000, seed=9, correlations=known).read().to_csv("sample.csv", index=False)
+    options = ["--ckpt_path", str(best), *data]
     main(["certify", *options, "--audit-sample", "sample.csv", "--output", str(RUN / "certificate.json")])
     main(["report", str(RUN)])
     card = (RUN / "model_card.md").read_text(encoding="utf-8")
