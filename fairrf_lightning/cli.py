@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fairrf_lightning.callbacks import WandbReport
-from fairrf_lightning.callbacks.best_checkpoint import BEST, BestCheckpoint
+from fairrf_lightning.callbacks.best_checkpoint import BEST, BestCheckpoint, chosen_by
 from fairrf_lightning.callbacks.run_record import RunRecord, add_to_record
 from fairrf_lightning.checkpoint_check import check_checkpoint, restoring
 from fairrf_lightning.checkpoint_file import WholeFileIO
@@ -184,13 +184,13 @@ class FairRFCLI(LightningCLI):
         if not is_overridden("test_step", self.model):
             rank_zero_info(f"{type(self.model).__name__} has no test_step, so it is not tested.")
             return
-        checkpoint, strategy = self.trainer.checkpoint_callback, self.trainer.strategy
+        checkpoint, strategy = chosen_by(self.trainer), self.trainer.strategy
         path = ""
-        if isinstance(checkpoint, ModelCheckpoint):
+        if checkpoint is not None:
             path = strategy.broadcast(checkpoint.best_model_path or checkpoint.last_model_path)
         if not path:
             rank_zero_info("No checkpoint was saved: the weights of the last step are tested.")
-        elif isinstance(strategy.checkpoint_io, WholeFileIO):
+        elif isinstance(strategy.checkpoint_io, WholeFileIO) and self.trainer.world_size > 1:
             strategy.checkpoint_io.share(path, strategy.broadcast)
         self.test(model=self.model, datamodule=self.datamodule, ckpt_path=path or None)
 

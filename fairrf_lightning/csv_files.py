@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from fairrf_lightning.files import replacing
 
@@ -41,7 +42,9 @@ def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
     >>> print(without_formulas(pd.DataFrame({"=a": ["-0.5", "-1+1", -2]})).to_csv(index=False).split())
     ["'=a", '-0.5', "'-1+1", '-2']
     """
-    return frame.rename(columns=without_formula).map(without_formula)
+    # Only texts: a number that passes through Python has other digits (float32) and takes long.
+    named = frame.rename(columns=without_formula)
+    return named.apply(lambda column: column if is_numeric_dtype(column) else column.map(without_formula))
 
 
 def without_formula(value: Any) -> Any:

@@ -34,12 +34,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
         # mkstemp makes files private; a written file has the permissions that open() would give.
         unfinished.chmod(0o666 & ~_umask())
         yield unfinished
-        _sync(unfinished)
+        _sync(unfinished, os.O_RDWR)  # Windows syncs no file that is open for reading only
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
     with suppress(OSError):  # not every file system can sync a folder
-        _sync(path.parent)
+        _sync(path.parent, os.O_RDONLY)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -48,8 +48,8 @@ def write_text(path: str | Path, text: str) -> None:
         unfinished.write_text(text, encoding="utf-8")
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _sync(path: Path, flags: int) -> None:
+    handle = os.open(path, flags)
     try:
         os.fsync(handle)
     finally:

@@ -6,17 +6,19 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lightning import Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_Handler = Callable[[int, FrameType | None], None]
 _NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 
 
@@ -37,14 +39,23 @@ class StoppedBySignal(SystemExit):
 @contextmanager
 def exit_by_signal() -> Iterator[None]:
     """Raise :class:`StoppedBySignal` within the block when SIGTERM or Ctrl-C arrives."""
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number in before:
-        signal.signal(number, _stop_now)
+    before = _handle(_stop_now)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _put_back(before)
+
+
+def _handle(handler: _Handler) -> dict[int, Any]:
+    """Set the handler of our signals and return the previous ones; Python allows the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number in _SIGNALS}
+
+
+def _put_back(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 def _stop_now(number: int, frame: FrameType | None) -> NoReturn:
@@ -64,21 +75,18 @@ class StopRequest:
     def __init__(self, args: Sequence[str]) -> None:
         self._args = list(args)
         self._number = 0
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Any] = {}
 
     def listen(self) -> None:
         """Take the place of Lightning's handlers, which end with code 0 or 1."""
         if self._before:
             return
         self._number = 0
-        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
-        for number in _SIGNALS:
-            signal.signal(number, self._note)
+        self._before = _handle(self._note)
 
     def ignore(self) -> None:
         """Put back the handlers that :meth:`listen` found."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        _put_back(self._before)
         self._before = {}
 
     def _note(self, number: int, frame: FrameType | None) -> None:

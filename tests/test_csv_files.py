@@ -40,6 +40,11 @@ def test_a_table_keeps_its_numbers(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
+def test_numbers_of_single_precision_keep_their_digits(tmp_path: Path) -> None:
+    write_csv(pd.DataFrame({"probability": np.array([0.1, 0.7], dtype=np.float32)}), tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text().split() == ["probability", "0.1", "0.7"]
+
+
 @pytest.mark.usefixtures("cli")
 def test_groups_of_an_audit_are_no_formulas() -> None:
     rows = pd.DataFrame({"prob": [0.2, 0.8] * 60, "target": [0, 1] * 60, "=race": FORMULAS[:4] * 30})

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import fcntl
+import os
 import stat
 from pathlib import Path
 
@@ -23,6 +25,20 @@ def test_the_temporary_file_is_next_to_the_target(tmp_path: Path, monkeypatch: p
 
     with replacing(tmp_path / "notes.txt") as unfinished:
         assert unfinished.parent == tmp_path
+
+
+def test_a_file_is_synced_as_windows_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows refuses to sync a file that is open for reading only."""
+    sync = os.fsync
+
+    def sync_as_windows(handle: int) -> None:
+        if not fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_RDWR:
+            raise OSError(9, "Bad file descriptor")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", sync_as_windows)
+    write_text(tmp_path / "notes.txt", "text")
+    assert (tmp_path / "notes.txt").read_text() == "text"
 
 
 def test_a_written_file_is_as_readable_as_any_other(tmp_path: Path) -> None:

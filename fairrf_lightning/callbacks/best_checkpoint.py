@@ -199,6 +199,16 @@ class BestCheckpoint(ModelCheckpoint):
         return self.stop_request is not None and self.stop_request.agreed(trainer)
 
 
+def chosen_by(trainer: Trainer) -> ModelCheckpoint | None:
+    """Return the callback whose best checkpoint is that of the run: the built-in one, if there is one.
+
+    ``trainer.checkpoint_callback`` is the first one, so a callback of the user's that keeps another
+    checkpoint as well, perhaps chosen by the sensitive attribute, would take its place.
+    """
+    found = [item for item in trainer.checkpoint_callbacks if isinstance(item, ModelCheckpoint)]
+    return next((item for item in found if isinstance(item, BestCheckpoint)), found[0] if found else None)
+
+
 def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
     """Return the state with the paths that the same files have now, in ``folder``.
 

@@ -66,7 +66,7 @@ def _resolved(config: Namespace, trainer: Trainer) -> Namespace:
     if "batch_size" in options and options["batch_size"] is None and hasattr(data, "batch_size"):
         options["batch_size"] = data.batch_size
     for callback in getattr(trainer, "callbacks", []):
-        if isinstance(callback, LambdaUpdateCallback) and config.get("lambda_update.every_n_steps") == "auto":
+        if isinstance(callback, LambdaUpdateCallback) and callback.every_n_steps == "auto":
             config["lambda_update.every_n_steps"] = callback.interval
     return config
 

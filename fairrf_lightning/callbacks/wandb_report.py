@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
+from fairrf_lightning.callbacks.best_checkpoint import chosen_by
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.metrics.group_rates import GroupRate
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -124,8 +124,8 @@ class WandbReport(Callback):
                 pl_module.log(rate_name(stage, name, group), value, sync_dist=True, reduce_fx="max")
 
     def _chosen(self, trainer: Trainer) -> dict[str, float] | None:
-        checkpoint = trainer.checkpoint_callback
-        if isinstance(checkpoint, ModelCheckpoint) and checkpoint.best_model_score is not None:
+        checkpoint = chosen_by(trainer)
+        if checkpoint is not None and checkpoint.best_model_score is not None:
             best, name = float(checkpoint.best_model_score), checkpoint.monitor
             return next((row for row in self._history if row.get(name or "") == best), None)
         return self._history[-1] if self._history else None
