@@ -20,7 +20,7 @@ from fairrf_lightning.datamodules.beside import (
     indicators,
     sensitive_beside,
 )
-from fairrf_lightning.datamodules.encoding import TableEncoder, check_encoder
+from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import (
@@ -31,6 +31,7 @@ from fairrf_lightning.datamodules.options import (
     split_rows,
 )
 from fairrf_lightning.datamodules.quarantine import check_stand_ins
+from fairrf_lightning.datamodules.restored_state import check_state
 from fairrf_lightning.datamodules.sources import RemoteFile, fetch
 from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.methods.ksmote import KSMOTE
@@ -272,7 +273,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self._loaded = state_dict
         if self._is_built and state_dict == self.state_dict():
             return
-        check_encoder(state_dict)
+        check_state(state_dict)
         self.split_seed = state_dict["seed"]
         self.split = tuple(state_dict["split"])
         self.include_sensitive = state_dict["include_sensitive"]

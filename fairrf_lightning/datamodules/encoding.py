@@ -123,20 +123,6 @@ class TableEncoder:
         )
 
 
-def check_encoder(data_state: Mapping[str, Any]) -> None:
-    """Raise :class:`InputError` unless the encoder of a data module's state makes the model's inputs.
-
-    Args:
-        data_state: The state of a data module in a checkpoint.
-    """
-    made, trained = TableEncoder.from_state(data_state["encoder"]).columns, list(data_state["feature_names"])
-    if made != trained:
-        raise InputError(
-            f"the checkpoint's state of the data is damaged: its encoder makes {len(made)} input columns "
-            f"that are not the {len(trained)} of the model. Restore it from a copy, or train again."
-        )
-
-
 def _finite(
     frame: pd.DataFrame, names: list[str], fills: Mapping[str, float] | None = None
 ) -> np.ndarray[tuple[int, int], Any]:

@@ -13,13 +13,14 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.encoder_fit import EncoderFit
-from fairrf_lightning.datamodules.encoding import TableEncoder, check_encoder
+from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups
 from fairrf_lightning.datamodules.labels import check_group_names, label_codes, labels
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.options import check_at_least
 from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory
 from fairrf_lightning.datamodules.protected_names import protected_inputs_notice
+from fairrf_lightning.datamodules.restored_state import check_state
 from fairrf_lightning.datamodules.streamed_table import StreamedTable
 from fairrf_lightning.datamodules.streaming import StreamedBatches
 from fairrf_lightning.datamodules.table_files import read_file
@@ -242,7 +243,7 @@ class TableDataModule(TabularDataModule):
         if self._is_built and state_dict == self.state_dict():
             super().load_state_dict(state_dict)
             return
-        check_encoder(state_dict)
+        check_state(state_dict)
         self.spec = self.spec.restored(state_dict)
         self.target, self.sensitive = state_dict["target"], self.spec.sensitive
         self._loaded, self._label_codes = state_dict, state_dict["label_codes"]

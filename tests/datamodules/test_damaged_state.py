@@ -1,4 +1,4 @@
-"""A checkpoint whose encoder does not make the model's inputs is refused before a matrix product fails."""
+"""A damaged state of the data is refused when it is loaded, not where it is used."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def test_encoder_that_makes_other_inputs_is_refused(damage: Callable[[dict[str, 
     damage(state["encoder"])
     with pytest.raises(InputError, match=r"its encoder makes \d input columns that are not the 6"):
         SyntheticDataModule(n_rows=200, seed=0).load_state_dict(state)
+
+
+@pytest.mark.parametrize("damage", [{"columns": None}, {"related": [1]}, {"seed": "0"}, {"split": {}}])
+def test_a_value_of_another_type_is_refused(damage: dict[str, Any]) -> None:
+    data = SyntheticDataModule(n_rows=200, seed=0)
+    data.setup("fit")
+    with pytest.raises(InputError, match=f"data is damaged: {next(iter(damage))} = "):
+        SyntheticDataModule(n_rows=200, seed=0).load_state_dict(data.state_dict() | damage)

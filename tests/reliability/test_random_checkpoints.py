@@ -128,7 +128,7 @@ def test_changed_state_is_loaded_or_refused(change: tuple[int, Any], command: st
 
 @pytest.mark.slow
 @given(change=CHANGES, command=st.sampled_from(COMMANDS))
-@settings(max_examples=800, **_OPTIONS)
+@settings(max_examples=400, **_OPTIONS)
 def test_many_changed_states_are_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
     number, value = change
     _run(command, _changed(places()[number % len(places())], value))
