@@ -37,7 +37,7 @@ class PenaltyUse(NamedTuple):
     @property
     def is_vanilla(self) -> bool:
         """Whether the model was to be penalised and was not."""
-        return bool(torch.as_tensor(self.penalty.eta).any()) and self.steps == 0
+        return self.penalty.is_wanted and self.steps == 0
 
 
 def model_notices(
