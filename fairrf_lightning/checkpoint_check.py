@@ -45,6 +45,8 @@ def check_checkpoint(config: Namespace, subcommand: str) -> dict[str, Any]:
         names = " or ".join(sorted(trained_on))
         raise InputError(f"--ckpt_path {path}: this checkpoint was trained on {names}, not on {given}.")
     options = checkpoint.get("hyper_parameters", {})
+    for part in ("hyper_parameters", *trained_on):
+        _check_plain(checkpoint.get(part), part, path)
     _check_class_paths(options, config, path)
     _check_options(config.model, options, path)
     if given in trained_on:
@@ -88,6 +90,20 @@ def weights_digest(state_dict: Mapping[str, Any]) -> str:
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _check_plain(value: Any, part: str, path: str) -> None:
+    """Raise if options hold anything but plain values, which could not be compared with those given."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            _check_plain(item, part, path)
+    elif not isinstance(value, str | int | float | None):
+        raise InputError(
+            f"--ckpt_path {path}: its part {part} is malformed (a {type(value).__name__} was found). "
+            "Restore it from a copy, or train again."
+        )
 
 
 def _check_class_paths(options: Mapping[str, Any], config: Namespace, path: str) -> None:

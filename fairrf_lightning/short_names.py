@@ -118,7 +118,7 @@ def expand_config(config: Any, place: str = "") -> Any:
     if isinstance(config, dict):
         return {
             key: resolve(f"{place}.help", value)
-            if key == "class_path" and place in SHORT_NAMES
+            if key == "class_path" and place in SHORT_NAMES and isinstance(value, str)
             else expand_config(value, place if key in _SAME_PLACE else f"{place}.{key}".lstrip("."))
             for key, value in config.items()
         }

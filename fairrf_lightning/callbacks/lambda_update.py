@@ -13,6 +13,7 @@ from fairrf_lightning.callbacks.attachment import Attachment
 from fairrf_lightning.callbacks.batch_part import BatchPart
 from fairrf_lightning.callbacks.fit_progress import OptimiserSteps, continues_run, start_fresh
 from fairrf_lightning.callbacks.lookup import find_penalties, penalties_of
+from fairrf_lightning.callbacks.restored import restored
 from fairrf_lightning.callbacks.returned_lambda import ReturnedLambda
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import Rule, check_beta, check_rule
@@ -255,7 +256,7 @@ class LambdaUpdateCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from the state of a checkpoint."""
-        self._steps_since_update = state_dict["steps_since_update"]
+        self._steps_since_update = restored(state_dict, "steps_since_update", int)
         if self._attachment and "penalty" in state_dict:
             self._attachment.load_state_dict(state_dict["penalty"])
 

@@ -11,6 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from fairrf_lightning.callbacks.fit_progress import OptimiserSteps, continues_run, start_fresh
 from fairrf_lightning.callbacks.lookup import find_penalties, in_pretraining, penalties_of
 from fairrf_lightning.callbacks.monitors import blind_monitors, forget_scores
+from fairrf_lightning.callbacks.restored import restored
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
@@ -169,7 +170,7 @@ class PretrainCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume from the state of a checkpoint."""
-        self._best = state_dict["best"]
-        self._waited = state_dict["waited"]
-        self._finished = state_dict["finished"]
-        self._steps.count = state_dict["steps"]
+        self._best = restored(state_dict, "best", float)
+        self._waited = restored(state_dict, "waited", int)
+        self._finished = restored(state_dict, "finished", bool)
+        self._steps.count = restored(state_dict, "steps", int)

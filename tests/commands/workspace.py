@@ -24,7 +24,7 @@ SMALL = {
     "fit": f"--trainer.max_epochs 2 {_BATCHES} --trainer.enable_progress_bar false",
     "grid": "--epochs 2 --seeds 1 --workers 1",
     "sweep": "--trials 2 --epochs 2 --seeds 1 --workers 1",
-    "reproduce": "--only compas --seeds 1 --epochs 1 --workers 1 --out reproduced",
+    "reproduce": "--only compas --seeds 2 --epochs 1 --workers 1 --out reproduced",
     "benchmarks/adult_headline.py": "--seeds 1 --etas 0",
     "benchmarks/certificate_bound.py": "--epochs 1 --draws 1",
     "benchmarks/dropin_cost.py": "--repeats 1 --batches 2",
@@ -85,7 +85,7 @@ class Workspace:
                 checkpoint = self.trained("compas") / "checkpoints" / "last.ckpt"
                 _copy(self.made("audit", f"audit --data compas --ckpt_path {checkpoint}"), target.parent)
             elif word.endswith("chosen.yaml"):
-                _copy(self.made("sweep_compas", "sweep --data compas"), target.parent)
+                _copy(self.made("sweep_compas", "sweep --data compas") / "chosen.yaml", target)
         _write_inputs(folder, data, options)
 
     def trained(self, data: str) -> Path:

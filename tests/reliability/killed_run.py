@@ -50,8 +50,8 @@ def kill_in_write(stage: str, number: int) -> None:
             kill()
         return written
 
-    def synced(path: Path) -> None:
-        sync(path)
+    def synced(path: Path, flags: int) -> None:
+        sync(path, flags)
         if is_now(path, "synced"):
             kill()
 

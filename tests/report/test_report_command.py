@@ -84,8 +84,9 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
 ) -> None:
     # Columns that say much about S, so that the certificate says more than the share of S alone.
     known = {"height": (0.75, 0.2), "income": (0.3, 0.5)}
-    data = ["--data", "synthetic", "--data.n_rows", "2000", "--data.correlations", json.dumps(known)]
-    main(["fit", *data, *SHORT.split()])
+    table = json.dumps(known, separators=(",", ":"))
+    data = ["--data", "synthetic", "--data.n_rows", "2000", "--data.correlations", table]
+    cli(f"fit {' '.join(data)} {SHORT}")
     best = RUN / "checkpoints" / "best.ckpt"
     SyntheticDataModule(n_rows=5000, seed=9, correlations=known).read().to_csv("sample.csv", index=False)
     options = ["--ckpt_path", str(best), *data]
