@@ -1,4 +1,4 @@
-"""What a reader of a trained model's results must know, derived from the state of the model and its data.
+"""Notices for the reader of a trained model's results, derived from the state of the model and its data.
 
 ``fit``, ``test`` and ``validate`` print these sentences last, after the results, and ``fit`` keeps them in
 ``run.json``, from where ``report`` repeats them.
@@ -22,7 +22,7 @@ Stage = Literal["val", "test"]
 
 
 class PenaltyUse(NamedTuple):
-    """How much a penalty took part in training.
+    """Part that a penalty had in training.
 
     Args:
         penalty: The penalty.

@@ -1,4 +1,4 @@
-"""Say at once what a large CSV file needs, before it is read into memory."""
+"""Memory that a large CSV file needs, announced before it is read."""
 
 from __future__ import annotations
 
