@@ -56,7 +56,7 @@ def check_checkpoint(config: Namespace, subcommand: str) -> dict[str, Any]:
 
 @contextmanager
 def restoring(path: str | None) -> Iterator[None]:
-    """Say in one error that a checkpoint cannot be restored, whatever its restoration raises.
+    """Raise one clear error if a checkpoint cannot be restored, whatever its restoration raises.
 
     Args:
         path: The checkpoint, or ``None`` if there is nothing to restore.

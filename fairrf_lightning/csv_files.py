@@ -44,10 +44,10 @@ def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
     """
     # Only texts: a number that passes through Python has other digits (float32) and takes long.
     named = frame.rename(columns=without_formula)
-    safe: pd.DataFrame = named.apply(
-        lambda column: column if is_numeric_dtype(column) else column.map(without_formula)
-    )
-    return safe
+    for place, dtype in enumerate(named.dtypes):
+        if not is_numeric_dtype(dtype):
+            named.isetitem(place, named.iloc[:, place].map(without_formula).array)
+    return named
 
 
 def without_formula(value: Any) -> Any:

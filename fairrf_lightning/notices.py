@@ -1,4 +1,4 @@
-"""What a reader of a trained model's results must know, derived from the state of the model and its data.
+"""Notices for the reader of a trained model's results, derived from the state of the model and its data.
 
 ``fit``, ``test`` and ``validate`` print these sentences last, after the results, and ``fit`` keeps them in
 ``run.json``, from where ``report`` repeats them.
@@ -22,7 +22,7 @@ Stage = Literal["val", "test"]
 
 
 class PenaltyUse(NamedTuple):
-    """How much a penalty took part in training.
+    """Part that a penalty had in training.
 
     Args:
         penalty: The penalty.
@@ -37,7 +37,7 @@ class PenaltyUse(NamedTuple):
     @property
     def is_vanilla(self) -> bool:
         """Whether the model was to be penalised and was not."""
-        return bool(torch.as_tensor(self.penalty.eta).any()) and self.steps == 0
+        return self.penalty.is_wanted and self.steps == 0
 
 
 def model_notices(

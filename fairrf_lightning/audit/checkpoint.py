@@ -74,9 +74,9 @@ class EvaluatedRows:
 
     @property
     def notices(self) -> list[str]:
-        """What a reader must know of the model before any number."""
+        """Notices about the model, to be read before any number."""
         penalty = self.model.penalty
-        if float(penalty.eta) > 0 and penalty.penalised_steps == 0:
+        if penalty.is_wanted and penalty.penalised_steps == 0:
             return [never_penalised(self.checkpoint, float(penalty.eta))]
         return []
 

@@ -22,6 +22,8 @@ class PenalisedCheckpoint(ModelCheckpoint):
         """Return whether this model is among the best ``save_top_k`` that count."""
         share = trainer.callback_metrics.get("val_positive_share")
         constant = share is not None and is_constant(float(share))
-        if constant or in_pretraining(trainer, trainer.lightning_module):
+        skipped = constant or in_pretraining(trainer, trainer.lightning_module)
+        # One decision for all ranks: a module of the user's may log a share of each rank's own rows.
+        if not trainer.strategy.reduce_boolean_decision(not skipped, all=False):
             return False
         return super().check_monitor_top_k(trainer, current)

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import IO
 
 import pyarrow as pa
@@ -103,7 +104,8 @@ def run_to_parquet(args: list[str]) -> None:
     add("--drop", nargs="*", default=[], help="Columns to leave out.")
     written = csv_to_parquet(**vars(parser.parse_args(args)))
     rows = pq.read_metadata(written).num_rows
-    print(f"{rows:,} rows are in {written.parent}. Train on them: --data table --data.path {written.parent}")  # noqa: T201
+    folder = written.parent
+    print(f"{rows:,} rows are in {folder}. Train on them: --data table --data.path {quote(str(folder))}")  # noqa: T201
 
 
 class _CsvFile:

@@ -1,9 +1,10 @@
-"""Say at once what a large CSV file needs, before it is read into memory."""
+"""Memory that a large CSV file needs, announced before it is read."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from shlex import quote
 
 from lightning.pytorch.utilities import rank_zero_info
 
@@ -27,7 +28,7 @@ def announce_large(path: Path) -> None:
     if size < _LARGE_BYTES:
         return
     needed, available = _MEMORY_PER_BYTE * size, available_memory()
-    advice = f"fairrf to_parquet {path} {path.name.partition('.')[0]}_parquet"
+    advice = f"fairrf to_parquet {quote(str(path))} {quote(path.name.partition('.')[0] + '_parquet')}"
     if available is not None and available < needed:
         raise InputError(
             f"{path}: {_gigabytes(size)} of CSV take {_gigabytes(needed)} of memory or more; "

@@ -1,4 +1,4 @@
-"""Which settings may be chosen: near enough to the vanilla model in accuracy, not collapsed, and in effect.
+"""Eligible settings: near enough to the vanilla model in accuracy, not collapsed, and in effect.
 
 With rare labels a large eta ends in a model that gives everyone the same decision. Its gaps are 0 and its
 accuracy is within any budget, so accuracy alone cannot keep it from being chosen. And a model whose kept

@@ -90,7 +90,7 @@ def _notes(chosen: Recommendation) -> list[str]:
 
 
 class _Measured:
-    """What the recommended setting of a grid has reached, with the vanilla one if it is another."""
+    """Results of the recommended setting of a grid, with the vanilla one if it is another."""
 
     def __init__(self, results: pd.DataFrame, chosen: Recommendation, scope: str) -> None:
         runs = _runs_of(results, chosen.without_s)

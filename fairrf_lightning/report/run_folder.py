@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from fairrf_lightning.callbacks.best_checkpoint import BEST, LAST
+from fairrf_lightning.callbacks.best_checkpoint import BEST, LAST, BestCheckpoint
 from fairrf_lightning.checkpoint_file import load_checkpoint
 from fairrf_lightning.errors import InputError
 
@@ -71,9 +71,11 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
 
 
 def _chosen_path(last: Path) -> str:
-    for state in read_checkpoint(last).get("callbacks", {}).values():
-        if isinstance(state, dict) and state.get("best_model_path"):
-            return str(state["best_model_path"])
+    states = read_checkpoint(last).get("callbacks", {})
+    # The built-in callback first, as in `fit`: one of the user's may have chosen by S.
+    for key in sorted(states, key=lambda key: not key.startswith(BestCheckpoint.__qualname__)):
+        if isinstance(states[key], dict) and states[key].get("best_model_path"):
+            return str(states[key]["best_model_path"])
     return last.name
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import resource
-from collections.abc import Callable
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -192,26 +193,24 @@ def test_other_obstacles_are_named(tmp_path: Path) -> None:
 
 
 def test_the_printed_commands_convert_and_train(
-    cli: Callable[[str], None],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    csv = write(tmp_path / "people.csv", people())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    csv = write(tmp_path / "the people.csv", people())
     monkeypatch.setattr(large_files, "_LARGE_BYTES", 1000)
     notices: list[str] = []
     monkeypatch.setattr(large_files, "rank_zero_info", notices.append)
     read_file(csv)
     command = notices[0].partition("convert it once: fairrf ")[2]
-    assert command == f"to_parquet {csv} people_parquet"
-    main(command.split())
+    assert command == f"to_parquet '{csv}' 'the people_parquet'"
+    main(shlex.split(command))
     printed = capsys.readouterr().out
-    assert f"{ROWS:,} rows are in people_parquet" in printed
+    assert f"{ROWS:,} rows are in the people_parquet" in printed
     options = printed.partition("Train on them: ")[2].strip()
-    cli(
-        f"fit {options} --data.target hired --data.positive yes --data.related [age] --data.sensitive sex "
-        "--data.drop [zip,weight] --trainer.max_epochs 1 --trainer.accelerator cpu"
-    )
+    rest = "--data.target hired --data.positive yes --data.related [age] --data.sensitive sex "
+    rest += "--data.drop [zip,weight] --trainer.max_epochs 1 --trainer.accelerator cpu"
+    main(["fit", *shlex.split(options), *rest.split()])
     assert "Test split" in capsys.readouterr().out
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.report.facts import Data
@@ -77,3 +78,13 @@ def test_a_reproduction_without_a_data_set_has_no_page() -> None:
         {"include_sensitive": [False], "method": ["vanilla"], "part": ["sensitivity"], "seed": 0}
     )
     assert reproduction_facts(empty) is None
+
+
+def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    states = {"PenalisedCheckpoint{}": "fairest.ckpt", "BestCheckpoint{}": "mine.ckpt"}
+    callbacks = {key: {"best_model_path": f"/elsewhere/{name}"} for key, name in states.items()}
+    for name in ("fairest.ckpt", "mine.ckpt", "last.ckpt"):
+        torch.save({"state_dict": {}, "callbacks": callbacks}, checkpoints / name)
+    assert RunFolder(folder).best_checkpoint == checkpoints / "mine.ckpt"
