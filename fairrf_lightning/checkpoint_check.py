@@ -9,7 +9,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.cli import LRSchedulerTypeTuple
 
 from fairrf_lightning.checkpoint_file import load_checkpoint
+from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.short_names import SHORT_NAMES
 
@@ -135,8 +135,7 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 def _plain_parameters(class_path: str) -> set[str]:
     """Return the parameters of a class that are text, whatever it looks like."""
-    module, _, name = class_path.rpartition(".")
-    parameters = inspect.signature(getattr(import_module(module), name)).parameters.values()
+    parameters = inspect.signature(import_class(class_path)).parameters.values()
     return {item.name for item in parameters if item.annotation in (str, "str", "str | None")}
 
 
@@ -155,8 +154,7 @@ def _is_trusted(class_path: str) -> bool:
 
 def _check_options(model: Namespace, trained: Mapping[str, Any], path: str) -> None:
     # LightningCLI lets the checkpoint's options win without a word.
-    module, _, name = model.class_path.rpartition(".")
-    defaults = inspect.signature(getattr(import_module(module), name)).parameters
+    defaults = inspect.signature(import_class(model.class_path)).parameters
     for option, value in vars(model.get("init_args") or Namespace()).items():  # type: ignore[no-untyped-call]
         known = trained.get(option)
         if isinstance(value, Namespace):
@@ -203,8 +201,7 @@ def _as_plain(value: Any) -> Any:
 
 
 def _default_of(class_path: str, option: str) -> Any:
-    module, _, name = class_path.rpartition(".")
-    for cls in getattr(import_module(module), name).__mro__:
+    for cls in import_class(class_path).__mro__:
         parameter = inspect.signature(cls).parameters.get(option)
         if parameter is not None:
             return _as_plain(parameter.default)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import import_module
 
+from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import InputError, did_you_mean
 
 _NOISE = re.compile(
@@ -56,8 +56,7 @@ def _suggestion(message: str) -> str:
         return ""
     if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
         return ": --method constrain_s, remove_r and ksmote are not available with these data."
-    module, _, name = owner[1].rpartition(".")
-    return "; " + did_you_mean(option[1], dict.fromkeys(_accepted(getattr(import_module(module), name))))
+    return "; " + did_you_mean(option[1], dict.fromkeys(_accepted(import_class(owner[1]))))
 
 
 def _accepted(owner: type) -> list[str]:

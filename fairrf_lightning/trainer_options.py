@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from lightning import Callback
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
 from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
+from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import InputError
 
 _DEFAULT_LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": ""}}
@@ -26,8 +26,7 @@ BUILT_IN: dict[str, type[Callback]] = {
 
 def class_of(spec: Any) -> type:
     """Return the class that a parsed ``class_path`` names."""
-    module, _, name = spec.class_path.rpartition(".")
-    found: type = getattr(import_module(module), name)
+    found: type = import_class(spec.class_path)
     return found
 
 

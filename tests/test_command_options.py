@@ -192,6 +192,8 @@ def test_an_attached_penalty_takes_the_place_of_the_built_in_update(
     assert "lambda was never updated" in capsys.readouterr().out
     message = refused(cli, f"{command} --lambda_update.every_n_steps 1", capsys)
     assert "--lambda_update.* has no effect" in message
+    cli("fit --config lightning_logs/version_0/config.yaml")  # the record of the run trains it again
+    assert "lambda was never updated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("rows", "batch", "interval"), [(20_000, 512, 50), (1000, 64, 6), (60, 16, 1)])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 from jsonargparse import Namespace
 
+from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.methods import KSMOTE
@@ -17,12 +17,11 @@ def data_maker(options: Namespace) -> MakeData:
     """Return what makes the data module of ``--data``, given a seed."""
     if not options.get("data"):
         raise InputError("no data: name a data set, for example --data adult.")
-    module, _, name = options.data.class_path.rpartition(".")
     init_args: dict[str, Any] = vars(options.data.get("init_args")) if "init_args" in options.data else {}
     init_args = {key: value for key, value in init_args.items() if key != "seed"}  # each seed is a split
     if isinstance(init_args.get("ksmote"), Namespace):
         init_args["ksmote"] = KSMOTE(**vars(init_args["ksmote"]))
-    return partial(getattr(import_module(module), name), **init_args)
+    return partial(import_class(options.data.class_path), **init_args)
 
 
 def read_seeds(text: str) -> list[int]:

@@ -6,11 +6,11 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.short_names import SHORT_NAMES
 
@@ -105,9 +105,8 @@ def data_options(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _defaults(class_path: str) -> dict[str, Any]:
-    module, _, name = class_path.rpartition(".")
     found: dict[str, Any] = {}
-    for cls in reversed(getattr(import_module(module), name).__mro__[:-1]):
+    for cls in reversed(import_class(class_path).__mro__[:-1]):
         found |= {key: one.default for key, one in inspect.signature(cls).parameters.items()}
     return found
 

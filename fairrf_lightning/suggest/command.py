@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 from jsonargparse import Namespace
 
+from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.options import split_rows
 from fairrf_lightning.datamodules.table import TableDataModule
@@ -115,9 +115,8 @@ def _check(options: Namespace) -> None:
 
 
 def _data(options: Namespace) -> TabularDataModule:
-    module, _, name = options.data.class_path.rpartition(".")
     init_args: dict[str, Any] = vars(options.data.init_args) if "init_args" in options.data else {}
-    data: TabularDataModule = getattr(import_module(module), name)(**init_args)
+    data: TabularDataModule = import_class(options.data.class_path)(**init_args)
     if isinstance(data, TableDataModule) and data.path.is_dir():
         raise InputError(f"suggest reads one file, not a directory ({data.path}): name one of its files.")
     data.prepare_data()
