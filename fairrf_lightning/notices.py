@@ -85,7 +85,7 @@ def _attached_counters(trainer: Trainer) -> dict[int, tuple[int, int]]:
     attaching = [item for item in callbacks if isinstance(item, LambdaUpdateCallback) and item.penalty]
     if not trainer.ckpt_path or not attaching:
         return {}
-    states = torch.load(trainer.ckpt_path, map_location="cpu", weights_only=True).get("callbacks", {})
+    states = trainer.strategy.load_checkpoint(trainer.ckpt_path, weights_only=True).get("callbacks", {})
     counters = {}
     for callback in attaching:
         extra = states.get(callback.state_key, {}).get("penalty", {}).get("_extra_state", {})

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from shlex import quote
 from types import FrameType
 from typing import Any, NoReturn
 
 from lightning import Trainer
 from lightning.pytorch.utilities import rank_zero_only
+
+from fairrf_lightning.printed_command import shell_command
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _Handler = Callable[[int, FrameType | None], None]
@@ -125,22 +124,7 @@ def resume_command(args: Sequence[str], path: str) -> str:
         skip = arg == "--ckpt_path"
         if skip:
             kept.pop()
-    return " ".join([*_program(), *map(quote, [*kept, "--ckpt_path", path])])
-
-
-def _program() -> list[str]:
-    script = sys.argv[0]
-    if script.endswith(".py"):
-        return [_shortest(sys.executable), quote(script)]
-    return [_shortest(script)]
-
-
-def _shortest(program: str) -> str:
-    """Return the name of a program if the shell finds it by its name, else its path."""
-    found = shutil.which(Path(program).name)
-    # Compared as they are: the Python of a virtual environment links to that of the system.
-    same = found is not None and Path(found).absolute() == Path(program).absolute()
-    return Path(program).name if same else quote(program)
+    return shell_command(*kept, "--ckpt_path", path)
 
 
 def _print(text: str) -> None:

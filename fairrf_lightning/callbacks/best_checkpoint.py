@@ -60,8 +60,9 @@ class BestCheckpoint(ModelCheckpoint):
         for name in () if trainer.ckpt_path or self._is_off else (LAST, BEST):
             if self.file_exists(str(folder / name), trainer):
                 raise InputError(
-                    f"--checkpoint.dirpath {folder}: it has the {name} of another run.\n"
-                    f"Name another folder, or resume that run: --ckpt_path {folder / LAST}"
+                    f"{folder} has the {name} of another run.\n"
+                    "Name another folder by --checkpoint.dirpath, or resume that run: "
+                    f"--ckpt_path {folder / LAST}"
                 )
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from shlex import quote
 
 from lightning.pytorch.utilities import rank_zero_info
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.printed_command import shell_command
 
 if sys.platform != "win32":
     import resource
@@ -18,7 +18,7 @@ _MEMORY_PER_BYTE = 5  # at least, see benchmarks/csv_memory.py; each category ta
 _GZIP_MAGIC, _PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 
 
-def announce_large(path: Path) -> None:
+def announce_large(path: Path, encoding: str | None = None, delimiter: str = ",") -> None:
     """Print what reading a large CSV file takes and the command that has it streamed instead.
 
     Raises:
@@ -28,7 +28,10 @@ def announce_large(path: Path) -> None:
     if size < _LARGE_BYTES:
         return
     needed, available = _MEMORY_PER_BYTE * size, available_memory()
-    advice = f"fairrf to_parquet {quote(str(path))} {quote(path.name.partition('.')[0] + '_parquet')}"
+    options = ([] if encoding is None else ["--encoding", encoding]) + (
+        [] if delimiter == "," else ["--delimiter", delimiter]
+    )
+    advice = shell_command("to_parquet", path, f"{path.name.partition('.')[0]}_parquet", *options)
     if available is not None and available < needed:
         raise InputError(
             f"{path}: {_gigabytes(size)} of CSV take {_gigabytes(needed)} of memory or more; "

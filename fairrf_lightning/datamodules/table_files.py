@@ -37,7 +37,7 @@ class RawTable(NamedTuple):
 def read_file(path: Path, encoding: str | None = None, delimiter: str = ",") -> RawTable:
     """Read a CSV file, which may be compressed by gzip, or a Parquet file."""
     try:
-        announce_large(path)
+        announce_large(path, encoding, delimiter)
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"path: {path} cannot be read: {error.strerror or error}") from error

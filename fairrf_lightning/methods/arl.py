@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairrf_lightning.backbones import MLP, Backbone
+from fairrf_lightning.callbacks.fit_progress import continues_run
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods.adversary import Adversary
 from fairrf_lightning.module import FairRFModule, unpack_batch
@@ -84,6 +85,14 @@ class ARLModule(FairRFModule):
                 "of its own: take another backbone, such as mlp or linear."
             )
         self.adversary = Adversary(n_features, self._adversary_options[0])
+
+    def setup(self, stage: str) -> None:
+        """Build what depends on the data; each fit starts with the learner alone and a new adversary."""
+        super().setup(stage)
+        if stage == "fit" and not continues_run(self.trainer) and self._steps:
+            self._steps.zero_()
+            device = self.device
+            self.adversary = Adversary(int(self.hparams["n_features"]), self._adversary_options[0]).to(device)
 
     def training_step(self, batch: Any) -> Tensor:
         inputs, target, _ = unpack_batch(batch)

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.short_names import SHORT_NAMES
 
 _OURS = "fairrf_lightning."
 
 
-def command(*args: str | Path) -> str:
-    """Return a command of this program with its arguments quoted for a shell.
-
-    >>> command("report", "my run").endswith(" report 'my run'")
-    True
-    """
-    called = Path(sys.argv[0])
-    program = "fairrf" if called.name == "fairrf" else "python train.py"
-    if called.name == "train.py":
-        program = f"python {quote(str(called))}"
-    return " ".join([program, *(quote(str(arg)) for arg in args)])
-
-
 def report_commands(run: RunFolder) -> str:
     """Return the command that reports a run."""
-    return command("report", run.path)
+    return shell_command("report", run.path)
 
 
 def certificate_commands(run: RunFolder) -> str:
@@ -46,8 +32,8 @@ def certificate_commands(run: RunFolder) -> str:
     output = ("--output", run.path / "certificate.json")
     return "\n".join(
         [
-            command(*model, "--template", proxies),
-            command(*model, "--proxies", proxies, *output),
+            shell_command(*model, "--template", proxies),
+            shell_command(*model, "--proxies", proxies, *output),
             report_commands(run),
         ]
     )
@@ -62,8 +48,8 @@ def comparison_commands(run: RunFolder) -> str:
     eta, name = ("null", "penalised") if options["eta"] == 0 else ("0", "vanilla")
     return "\n".join(
         [
-            command(*_fit_again(run, name), f"--model.eta={eta}"),
-            command("report", run.path, "--against", _folder(run, name)),
+            shell_command(*_fit_again(run, name), f"--model.eta={eta}"),
+            shell_command("report", run.path, "--against", _folder(run, name)),
         ]
     )
 
@@ -72,7 +58,9 @@ def logging_commands(run: RunFolder) -> str:
     """Return the commands that train a run again with the CSV logger and report it."""
     if not _can_run(run):
         return ""
-    return "\n".join([command(*_fit_again(run, "logged")), command("report", _folder(run, "logged"))])
+    return "\n".join(
+        [shell_command(*_fit_again(run, "logged")), shell_command("report", _folder(run, "logged"))]
+    )
 
 
 def grid_commands(run: RunFolder) -> str:
@@ -82,8 +70,8 @@ def grid_commands(run: RunFolder) -> str:
     folder = run.path / "grid"
     return "\n".join(
         [
-            command("grid", *data_options(run.config["data"]), "--out", folder),
-            command("report", run.path, "--grid", folder),
+            shell_command("grid", *data_options(run.config["data"]), "--out", folder),
+            shell_command("report", run.path, "--grid", folder),
         ]
     )
 

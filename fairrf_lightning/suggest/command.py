@@ -18,7 +18,7 @@ from fairrf_lightning.datamodules.table_columns import infer_kinds, make_frame
 from fairrf_lightning.datamodules.table_files import read_file
 from fairrf_lightning.datamodules.table_spec import TableSpec, check_column
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.report.commands import command
+from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.suggest.association import MAX_ROWS, associations, joint_association
 from fairrf_lightning.suggest.proposal import propose
@@ -76,7 +76,7 @@ def fit_command(args: Sequence[str], related: Sequence[str], sensitive: str | No
             kept.append(arg)
     if sensitive is not None:
         kept.append(f"--data.sensitive={sensitive}")
-    return command("fit", *kept, f"--data.related={json.dumps(list(related), ensure_ascii=False)}")
+    return shell_command("fit", *kept, f"--data.related={json.dumps(list(related), ensure_ascii=False)}")
 
 
 def _is_unmarked(data: TabularDataModule, table: pd.DataFrame, sensitive: str) -> bool:

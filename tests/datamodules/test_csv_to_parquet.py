@@ -196,13 +196,13 @@ def test_the_printed_commands_convert_and_train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(sys, "argv", ["pytest"])
     csv = write(tmp_path / "the people.csv", people())
     monkeypatch.setattr(large_files, "_LARGE_BYTES", 1000)
     notices: list[str] = []
     monkeypatch.setattr(large_files, "rank_zero_info", notices.append)
     read_file(csv)
-    command = notices[0].partition("convert it once: fairrf ")[2]
+    command = notices[0].partition("convert it once: python train.py ")[2]
     assert command == f"to_parquet '{csv}' 'the people_parquet'"
     main(shlex.split(command))
     printed = capsys.readouterr().out
@@ -229,7 +229,7 @@ def test_too_little_memory_is_said_before_reading(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     message = str(caught.value)
     assert "1099.5 GB of CSV take 5497.6 GB of memory or more" in message
-    assert f"fairrf to_parquet {path} people_parquet" in message
+    assert f"python train.py to_parquet {path} people_parquet" in message
     assert len(message.splitlines()) == 3
 
 
@@ -244,3 +244,15 @@ def test_what_the_file_notes(tmp_path: Path) -> None:
     written = csv_to_parquet(write(tmp_path / "people.csv", people()), tmp_path / "out")
     noted = json.loads(pq.read_schema(written).metadata[b"fairrf_numeric_texts"])
     assert noted == ["age", "pay", "weight", "zip", "blank", "huge", "empty"]
+
+
+def test_the_printed_command_has_the_options_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {name: [cell.replace(";", "") for cell in cells] for name, cells in people().items()}
+    csv = write(tmp_path / "people.csv", columns, "cp1252", ";")
+    monkeypatch.setattr(large_files, "_LARGE_BYTES", 1000)
+    notices: list[str] = []
+    monkeypatch.setattr(large_files, "rank_zero_info", notices.append)
+    read_file(csv, "cp1252", ";")
+    assert notices[0].endswith(" people_parquet --encoding cp1252 --delimiter ';'")

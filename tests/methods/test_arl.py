@@ -176,3 +176,12 @@ def test_logits_may_have_a_second_dimension(outputs: int) -> None:
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         ARLModule(3, {"a": [0]}, **options)
+
+
+def test_a_second_fit_starts_with_the_learner_alone(
+    fit: Callable[..., Trainer], make_data: Callable[..., SyntheticDataModule]
+) -> None:
+    module = ARLModule(pretrain_steps=6)  # an epoch has 10 steps
+    for _ in range(2):
+        fit(module, make_data(), epochs=1)
+        assert module.adversary_steps == 4
