@@ -6,6 +6,10 @@ from torch import Tensor
 
 SAME_DECISION = "the model gives everyone the same decision; gaps of 0 mean nothing"
 
+# Below both, a model hardly tells rows apart. A good model of rare events has a small share but not both.
+_MIN_RARER_SHARE = 0.01
+_MIN_BALANCED_ACC = 0.51
+
 # How far a penalised model may be from the vanilla one before it counts as collapsed.
 _MAX_BALANCED_LOSS = 0.05
 _MAX_SHARE_CHANGE = 0.5
@@ -43,6 +47,18 @@ def is_constant(positive_share: float) -> bool:
     (True, False)
     """
     return positive_share in (0.0, 1.0)
+
+
+def is_nearly_constant(positive_share: float, balanced_acc: float) -> bool:
+    """Return whether almost every decision is the same, and the others are hardly better than chance.
+
+    A balanced accuracy of NaN (a class without rows) shows nothing, so it returns ``False``.
+
+    >>> is_nearly_constant(0.001, 0.5008), is_nearly_constant(0.001, 0.9), is_nearly_constant(0.0, 0.5)
+    (True, False, False)
+    """
+    rarer = min(positive_share, 1 - positive_share)
+    return 0 < rarer < _MIN_RARER_SHARE and balanced_acc < _MIN_BALANCED_ACC
 
 
 def has_collapsed(
