@@ -15,7 +15,7 @@ from lightning import LightningModule, Trainer
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.callbacks.lambda_update import COLLAPSED
 from fairrf_lightning.callbacks.lookup import penalties_of
-from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, is_nearly_constant
+from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 Stage = Literal["val", "test"]
@@ -101,13 +101,8 @@ def _of_decisions(trainer: Trainer, stage: Stage) -> Iterator[str]:
         float(trainer.callback_metrics.get(f"{stage}_{name}", torch.nan))
         for name in ("positive_share", "balanced_acc")
     )
-    if is_nearly_constant(share, balanced):
-        common = f"{100 * max(share, 1 - share):.1f} % of the decisions are"
-        yield (
-            f"almost every decision is the same, so small gaps mean little: {common} "
-            f"{'positive' if share > 0.5 else 'negative'}, balanced accuracy {balanced:.3f}. "
-            "Train longer, or lower eta."
-        )
+    if (sentence := nearly_constant(share, balanced)) is not None:
+        yield f"{sentence}. Train longer, or lower eta."
 
 
 def _of_the_run(trainer: Trainer) -> Iterator[str]:

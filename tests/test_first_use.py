@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -27,6 +28,9 @@ def test_a_model_with_almost_only_one_decision_ends_with_a_note(
     assert 0 < share < 0.01  # not constant, or this test shows nothing
     assert capsys.readouterr().out.strip().splitlines()[-1].startswith(f"note: {ALMOST}")
     assert [line.startswith(ALMOST) for line in record["notices"]] == [True]
+    main(["report", "lightning_logs/version_0"])
+    card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
+    assert card.casefold().count(ALMOST) == 1
 
 
 def test_an_ordinary_model_has_no_such_note(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,3 +83,40 @@ def test_a_card_says_where_the_commands_are(cli: Cli) -> None:
     card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
     section = card.split("## Certificate without S")[1].split("\n## ")[0]
     assert section.rstrip().endswith("`report.html` has the commands.")
+
+
+@pytest.mark.parametrize("column", ["prob", "against"])
+def test_an_audit_names_a_model_with_almost_only_one_decision(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    target = draw.integers(0, 2, 1000)
+    flat = np.where(np.arange(1000) < 4, 0.9, 0.1)
+    good = np.where(draw.random(1000) < 0.8, target, 1 - target) * 0.8 + 0.1
+    columns = {"flat": flat, "good": good, "target": target, "sex": draw.choice(["f", "m"], 1000)}
+    pd.DataFrame(columns).to_csv("p.csv", index=False)
+    options = ["--prob", "good", "--against", "flat"] if column == "against" else ["--prob", "flat"]
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", *options])
+    start = f"Of the other model: {ALMOST}" if column == "against" else ALMOST.capitalize()
+    assert any(line.startswith(start) for line in capsys.readouterr().out.splitlines())
+
+
+def test_two_runs_with_the_same_options_are_told_apart(cli: Cli) -> None:
+    for seed in ("0", "1"):
+        fit = "fit --data synthetic --data.n_rows 600 --data.seed 0 --trainer.max_epochs 3"
+        cli(f"{fit} --seed_everything {seed}")
+    main(["report", "lightning_logs/version_0", "--against", "lightning_logs/version_1"])
+    card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
+    assert "Accuracy of FairRF, eta 0.7, beta 0.5 (version\\_1): " in card
+
+
+def test_help_names_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    for name in ("audit", "certify", "grid", "report", "suggest", "sweep", "to_parquet"):
+        assert name in printed

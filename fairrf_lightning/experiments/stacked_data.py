@@ -82,7 +82,7 @@ class StackedData(LightningDataModule):
 def _differing(parts: Sequence[TabularDataModule]) -> str:
     """Name a few of the columns that only some of the seeds have."""
     names = [set(part.feature_names) for part in parts]
-    differing = sorted(set.union(*names) - set.intersection(*names))
+    differing = sorted(names[0].union(*names) - names[0].intersection(*names))
     return ", ".join(differing[:_MAX_NAMED]) + (", ..." if len(differing) > _MAX_NAMED else "")
 
 

@@ -49,16 +49,23 @@ def is_constant(positive_share: float) -> bool:
     return positive_share in (0.0, 1.0)
 
 
-def is_nearly_constant(positive_share: float, balanced_acc: float) -> bool:
-    """Return whether almost every decision is the same, and the others are hardly better than chance.
+def nearly_constant(positive_share: float, balanced_acc: float) -> str | None:
+    """Return the sentence for a model whose decisions are almost all the same and no better than chance.
 
-    A balanced accuracy of NaN (a class without rows) shows nothing, so it returns ``False``.
+    ``None`` for other models, and where the balanced accuracy is NaN because a class has no rows.
 
-    >>> is_nearly_constant(0.001, 0.5008), is_nearly_constant(0.001, 0.9), is_nearly_constant(0.0, 0.5)
-    (True, False, False)
+    >>> nearly_constant(0.001, 0.9), nearly_constant(0.0, 0.5)
+    (None, None)
+    >>> print(nearly_constant(0.001, 0.5008))
+    almost every decision is the same, so small gaps mean little: 99.9 % are negative, balanced accuracy 0.501
     """
-    rarer = min(positive_share, 1 - positive_share)
-    return 0 < rarer < _MIN_RARER_SHARE and balanced_acc < _MIN_BALANCED_ACC
+    common = max(positive_share, 1 - positive_share)
+    if not (0 < 1 - common < _MIN_RARER_SHARE and balanced_acc < _MIN_BALANCED_ACC):
+        return None
+    return (
+        f"almost every decision is the same, so small gaps mean little: {100 * common:.1f} % are "
+        f"{'positive' if positive_share > 0.5 else 'negative'}, balanced accuracy {balanced_acc:.3f}"
+    )
 
 
 def has_collapsed(
