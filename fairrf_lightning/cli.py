@@ -295,7 +295,10 @@ def run_lightning_cli(args: list[str] | None, cli_class: type[FairRFCLI] = FairR
         subclass_mode_model=True,
         subclass_mode_data=True,
         parser_class=ShortNameParser,
-        parser_kwargs={"exit_on_error": False},
+        parser_kwargs={
+            "exit_on_error": False,
+            "epilog": f"More commands, each with --help: {', '.join(_COMMANDS)}.",
+        },
         save_config_callback=RunRecord,
         seed_everything_default=0,
         trainer_defaults=_TRAINER_DEFAULTS,

@@ -15,7 +15,7 @@ from lightning import LightningModule, Trainer
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.callbacks.lambda_update import COLLAPSED
 from fairrf_lightning.callbacks.lookup import penalties_of
-from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant
+from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 Stage = Literal["val", "test"]
@@ -97,6 +97,12 @@ def _attached_counters(trainer: Trainer) -> dict[int, tuple[int, int]]:
 def _of_decisions(trainer: Trainer, stage: Stage) -> Iterator[str]:
     if (sentence := same_decision(trainer, stage)) is not None:
         yield f"{sentence} Train longer, or lower eta."
+    share, balanced = (
+        float(trainer.callback_metrics.get(f"{stage}_{name}", torch.nan))
+        for name in ("positive_share", "balanced_acc")
+    )
+    if (sentence := nearly_constant(share, balanced)) is not None:
+        yield f"{sentence}. Train longer, or lower eta."
 
 
 def _of_the_run(trainer: Trainer) -> Iterator[str]:

@@ -26,6 +26,7 @@ from fairrf_lightning.report.audit_facts import REPORTED_LEVEL, audit_facts
 from fairrf_lightning.report.facts import Facts
 
 _TARGET = "target"
+_PROBABILITIES = ("prob", "probability")  # `predict` writes the second
 
 
 def run_audit(args: Sequence[str]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--against", help="Another checkpoint on the same rows; of --predictions, the other model's column.")
     add("--split", default="test", help="train, val or test.")
     add("--predictions", help="CSV or Parquet file of predictions of any model.")
-    add("--prob", help="Its column of probabilities; by default 'prob' if there is no --decision.")
+    add("--prob", help="Its column of probabilities; by default 'prob' or 'probability', without --decision.")
     add("--decision", help="Its column of decisions; by default the probability against the threshold.")
     add(
         "--target",
@@ -100,12 +101,11 @@ def _of_predictions(options: argparse.Namespace, rest: list[str]) -> dict[str, A
             f"--groups {named}: this column is the true class, not a group of people; name a "
             "sensitive column, or the true class by --target."
         )
-    prob = options.prob or (None if options.decision else "prob")
     file = PredictionsFile(
         Path(options.predictions),
         _target(options),
         tuple(attributes),
-        prob,
+        _prob(options),
         options.decision,
         options.against,
         options.threshold,
@@ -119,6 +119,14 @@ def _target(options: argparse.Namespace) -> str | None:
     if options.target is not None:
         return str(options.target) or None
     return _TARGET if _TARGET in column_names(Path(options.predictions)) else None
+
+
+def _prob(options: argparse.Namespace) -> str | None:
+    """Return the column of probabilities that was named, or else the usual one of the file."""
+    if options.prob or options.decision:
+        return options.prob or None
+    columns = column_names(Path(options.predictions))
+    return next((name for name in _PROBABILITIES if name in columns), _PROBABILITIES[0])
 
 
 def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, Any]:

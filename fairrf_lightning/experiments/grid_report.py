@@ -63,7 +63,7 @@ def _about_sensitive(chosen: Recommendation, data: TabularDataModule) -> Iterato
 
 
 def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Table:
-    table = Table(title=f"Test split, mean +- standard deviation of {num_seeds} seeds")
+    table = Table(title=f"Test split, mean ± standard deviation of {num_seeds} seeds")
     known = {name: heading for name, heading in _MEASURES.items() if name in summary}
     option = strength_option(summary)
     for heading in (option, "beta", *known.values(), ""):
@@ -79,7 +79,7 @@ def _table(summary: pd.DataFrame, chosen: Recommendation, num_seeds: int) -> Tab
 
 
 def _with_spread(mean: float, spread: float) -> str:
-    return f"{mean:.4f}" + ("" if math.isnan(spread) else f" +- {spread:.4f}")
+    return f"{mean:.4f}" + ("" if math.isnan(spread) else f" ± {spread:.4f}")
 
 
 def _lambda(row: pd.Series) -> str:

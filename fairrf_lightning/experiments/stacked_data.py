@@ -13,6 +13,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.errors import InputError
 
+_MAX_NAMED = 4  # in an error
 _EVAL_ROWS = 2048  # of each seed at once: the activations of all models are held for them
 
 
@@ -59,8 +60,10 @@ class StackedData(LightningDataModule):
         names = self.parts[0].feature_names
         if any(part.feature_names != names for part in self.parts):
             raise InputError(
-                "the seeds' training rows give different encoded columns: make text columns "
-                "categorical in `read`, so that all categories have a column whatever the split."
+                f"the seeds' training rows give different columns: {_differing(self.parts)}.\n"
+                "Of a table, --data.drop leaves out a column with rare categories, and --data.min_count sets "
+                "how rare a category may be.\n"
+                "Of a data module of your own, make text columns categorical in `read`."
             )
 
     def train_dataloader(self) -> StackedBatches:
@@ -74,6 +77,13 @@ class StackedData(LightningDataModule):
     def test_dataloader(self) -> StackedBatches:
         """Return the test rows of all seeds."""
         return StackedBatches([_in_large_batches(part.test_dataloader()) for part in self.parts])
+
+
+def _differing(parts: Sequence[TabularDataModule]) -> str:
+    """Name a few of the columns that only some of the seeds have."""
+    names = [set(part.feature_names) for part in parts]
+    differing = sorted(names[0].union(*names) - names[0].intersection(*names))
+    return ", ".join(differing[:_MAX_NAMED]) + (", ..." if len(differing) > _MAX_NAMED else "")
 
 
 def _in_large_batches(loader: EpochBatches) -> TensorBatches:

@@ -6,6 +6,10 @@ from torch import Tensor
 
 SAME_DECISION = "the model gives everyone the same decision; gaps of 0 mean nothing"
 
+# Below both, a model hardly tells rows apart. A good model of rare events has a small share but not both.
+_MIN_RARER_SHARE = 0.01
+_MIN_BALANCED_ACC = 0.51
+
 # How far a penalised model may be from the vanilla one before it counts as collapsed.
 _MAX_BALANCED_LOSS = 0.05
 _MAX_SHARE_CHANGE = 0.5
@@ -43,6 +47,25 @@ def is_constant(positive_share: float) -> bool:
     (True, False)
     """
     return positive_share in (0.0, 1.0)
+
+
+def nearly_constant(positive_share: float, balanced_acc: float) -> str | None:
+    """Return the sentence for a model whose decisions are almost all the same and no better than chance.
+
+    ``None`` for other models, and where the balanced accuracy is NaN because a class has no rows.
+
+    >>> nearly_constant(0.001, 0.9), nearly_constant(0.0, 0.5)
+    (None, None)
+    >>> print(nearly_constant(0.001, 0.5008))
+    almost every decision is the same, so small gaps mean little: 99.9 % are negative, balanced accuracy 0.501
+    """
+    common = max(positive_share, 1 - positive_share)
+    if not (0 < 1 - common < _MIN_RARER_SHARE and balanced_acc < _MIN_BALANCED_ACC):
+        return None
+    return (
+        f"almost every decision is the same, so small gaps mean little: {100 * common:.1f} % are "
+        f"{'positive' if positive_share > 0.5 else 'negative'}, balanced accuracy {balanced_acc:.3f}"
+    )
 
 
 def has_collapsed(

@@ -79,6 +79,8 @@ def run_facts(
     found = _measure(run, data, against, groups)
     gaps, accuracy = found.gaps, found.accuracy
     subject, other = _subject(run), "" if against is None else _subject(against)
+    if against is not None and other == subject:  # tell two runs with the same options apart
+        other = f"{other} ({against.path.name})"
     compared = accuracy_against(found.audit) if found.audit else None
     verdict = _verdict(run, found, other, paths, certificate)
     return Facts(
@@ -135,7 +137,9 @@ def _notices(run: RunFolder, against: RunFolder | None, found: _Measured) -> lis
     lines += [
         never_penalised(str(of.path), _eta(of)) for of in (run, against) if of and _was_never_penalised(of)
     ]
-    return [*lines, *(notices(found.audit) if found.audit else ())]
+    noted_text = "\n".join(lines).casefold()
+    audited = notices(found.audit) if found.audit else ()
+    return [*lines, *(line for line in audited if line.rstrip(".").casefold() not in noted_text)]
 
 
 @dataclass(frozen=True)

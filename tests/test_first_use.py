@@ -1,0 +1,122 @@
+"""Defects that a first use at 80 columns showed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+
+Cli: TypeAlias = Callable[[str], None]
+ALMOST = "almost every decision is the same"
+
+
+def test_a_model_with_almost_only_one_decision_ends_with_a_note(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli("fit --data synthetic --model.eta 50 --trainer.max_epochs 8")
+    record = json.loads(Path("lightning_logs/version_0/run.json").read_text(encoding="utf-8"))
+    metrics = pd.read_csv("lightning_logs/version_0/metrics.csv")
+    share = metrics["test_positive_share"].dropna().iloc[-1]
+    assert 0 < share < 0.01  # not constant, or this test shows nothing
+    assert capsys.readouterr().out.strip().splitlines()[-1].startswith(f"note: {ALMOST}")
+    assert [line.startswith(ALMOST) for line in record["notices"]] == [True]
+    main(["report", "lightning_logs/version_0"])
+    card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
+    assert card.casefold().count(ALMOST) == 1
+
+
+def test_an_ordinary_model_has_no_such_note(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli("fit --data synthetic --trainer.max_epochs 4")
+    assert ALMOST not in capsys.readouterr().out
+
+
+def test_an_audit_reads_the_file_that_predict_writes(cli: Cli) -> None:
+    cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 2")
+    cli("predict --data synthetic --ckpt_path lightning_logs/version_0/checkpoints/best.ckpt")
+    rows = pd.read_csv("predictions.csv")
+    rows["sex"] = np.where(np.arange(len(rows)) % 2, "f", "m")
+    rows.to_csv("scores.csv", index=False)
+    main(["audit", "--predictions", "scores.csv", "--groups", "sex"])
+    result = json.loads(Path("audit/audit.json").read_text(encoding="utf-8"))
+    assert result["overall"]["selection_rate"] == pytest.approx(rows["decision"].mean())
+
+
+def test_a_grid_names_the_columns_that_only_some_seeds_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(1)
+    home = draw.choice(["own", "rent", "free"], 60, p=[0.7, 0.15, 0.15])
+    columns = {"age": draw.integers(20, 60, 60), "home": home, "good": draw.integers(0, 2, 60)}
+    pd.DataFrame(columns).to_csv("tiny.csv", index=False)
+    options = "--data table --data.path tiny.csv --data.target good --data.related [age] --eta 0.3 --seeds 6"
+    with pytest.raises(SystemExit, match="2"):
+        main(["grid", *options.split()])
+    printed = capsys.readouterr().err
+    assert "home=" in printed
+    assert "--data.min_count" in printed
+
+
+def test_no_word_of_the_grid_table_is_cut_at_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    options = "--data synthetic --data.n_rows 600 --epochs 6 --eta 0.3,300 --seeds 2 --plot false"
+    main(["grid", *options.split()])
+    printed = capsys.readouterr().out
+    assert "decision" in printed  # the longest word of the last column
+    assert "…" not in printed
+
+
+def test_a_card_says_where_the_commands_are(cli: Cli) -> None:
+    cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 2")
+    main(["report", "lightning_logs/version_0"])
+    card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
+    section = card.split("## Certificate without S")[1].split("\n## ")[0]
+    assert section.rstrip().endswith("`report.html` has the commands.")
+
+
+@pytest.mark.parametrize("column", ["prob", "against"])
+def test_an_audit_names_a_model_with_almost_only_one_decision(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    target = draw.integers(0, 2, 1000)
+    flat = np.where(np.arange(1000) < 4, 0.9, 0.1)
+    good = np.where(draw.random(1000) < 0.8, target, 1 - target) * 0.8 + 0.1
+    columns = {"flat": flat, "good": good, "target": target, "sex": draw.choice(["f", "m"], 1000)}
+    pd.DataFrame(columns).to_csv("p.csv", index=False)
+    options = ["--prob", "good", "--against", "flat"] if column == "against" else ["--prob", "flat"]
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", *options])
+    start = f"Of the other model: {ALMOST}" if column == "against" else ALMOST.capitalize()
+    assert any(line.startswith(start) for line in capsys.readouterr().out.splitlines())
+
+
+def test_two_runs_with_the_same_options_are_told_apart(cli: Cli) -> None:
+    for seed in ("0", "1"):
+        fit = "fit --data synthetic --data.n_rows 600 --data.seed 0 --trainer.max_epochs 3"
+        cli(f"{fit} --seed_everything {seed}")
+    main(["report", "lightning_logs/version_0", "--against", "lightning_logs/version_1"])
+    card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
+    assert "Accuracy of FairRF, eta 0.7, beta 0.5 (version\\_1): " in card
+
+
+def test_help_names_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    printed = capsys.readouterr().out
+    for name in ("audit", "certify", "grid", "report", "suggest", "sweep", "to_parquet"):
+        assert name in printed
