@@ -120,3 +120,18 @@ def test_help_names_every_command(
     printed = capsys.readouterr().out
     for name in ("audit", "certify", "grid", "report", "suggest", "sweep", "to_parquet"):
         assert name in printed
+
+
+@pytest.mark.filterwarnings("ignore:.*is not the table")
+def test_a_test_on_another_table_ends_with_a_note(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = np.random.default_rng(0)
+    rows = pd.DataFrame({"age": draw.integers(20, 60, 300), "pay": draw.normal(size=300)})
+    rows["good"] = (rows["pay"] + draw.normal(size=300) > 0).astype(int)
+    rows.to_csv("one.csv", index=False)
+    rows[::-1].to_csv("two.csv", index=False)
+    options = "--data table --data.target good --data.related [age] --data.path"
+    cli(f"fit {options} one.csv --trainer.max_epochs 3")
+    note = "is not the table that the checkpoint was trained on"
+    assert note not in capsys.readouterr().out
+    cli(f"test {options} two.csv --ckpt_path lightning_logs/version_0/checkpoints/best.ckpt")
+    assert any(note in line for line in capsys.readouterr().out.strip().splitlines()[-2:])

@@ -167,10 +167,10 @@ class TableDataModule(TabularDataModule):
         return frame.assign(**{self.target: labels(self.target, column, self._label_codes)})
 
     def notices(self) -> list[str]:
-        """Return what the user must know about the inputs of the model."""
+        """Return what the user must know about the table and the inputs of the model."""
         named = {self.sensitive, *self.related}
         notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
-        return [] if notice is None else [notice]
+        return [line for line in (self._other_table(), notice) if line is not None]
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
@@ -315,11 +315,16 @@ class TableDataModule(TabularDataModule):
 
     def _take_checksum(self, checksum: str) -> None:
         self._checksum = checksum
-        if self._loaded and checksum != self._loaded["checksum"]:
-            rank_zero_warn(
-                f"{self.path} is not the table that the checkpoint was trained on: its rows are split by "
-                "their number, and some that were trained on may be among those evaluated."
-            )
+        if (line := self._other_table()) is not None:
+            rank_zero_warn(line)
+
+    def _other_table(self) -> str | None:
+        if not self._loaded or self._checksum in ("", self._loaded["checksum"]):
+            return None
+        return (
+            f"{self.path} is not the table that the checkpoint was trained on: its rows are split by "
+            "their number, and some that were trained on may be among those evaluated."
+        )
 
     def _tell_if_trained_on(self, checksum: str) -> None:
         if checksum == (self._loaded or {}).get("checksum", self._checksum):
