@@ -172,7 +172,11 @@ class FairRFCLI(LightningCLI):
             return
         fitted = subcommand == "fit"
         notices = print_notices(
-            self.trainer, self.model, "val" if subcommand == "validate" else "test", fitted=fitted
+            self.trainer,
+            self.model,
+            "val" if subcommand == "validate" else "test",
+            fitted=fitted,
+            resumed_at=self._checkpoint.get("global_step") if fitted else None,
         )
         if fitted and self.trainer.is_global_zero:
             add_to_record(self.trainer, notices=notices)

@@ -41,7 +41,12 @@ class PenaltyUse(NamedTuple):
 
 
 def model_notices(
-    trainer: Trainer, module: LightningModule, stage: Stage = "test", *, fitted: bool = False
+    trainer: Trainer,
+    module: LightningModule,
+    stage: Stage = "test",
+    *,
+    fitted: bool = False,
+    resumed_at: int | None = None,
 ) -> list[str]:
     """Return the sentences that matter about a model and its results, the most important first.
 
@@ -50,8 +55,9 @@ def model_notices(
         module: The model, with the weights that were evaluated.
         stage: The evaluation whose metrics count.
         fitted: Whether this process has trained the model, so that the options are those of training.
+        resumed_at: The step that the run was resumed at, if it was.
     """
-    found = [*_of_decisions(trainer, stage), *_of_the_run(trainer)]
+    found = [*_of_decisions(trainer, stage), *_of_the_run(trainer, resumed_at)]
     for use in penalty_uses(trainer, module):
         found += _of_penalty(trainer, use, fitted=fitted)
     found += _of_adversary(module)
@@ -105,9 +111,14 @@ def _of_decisions(trainer: Trainer, stage: Stage) -> Iterator[str]:
         yield f"{sentence}. Train longer, or lower eta."
 
 
-def _of_the_run(trainer: Trainer) -> Iterator[str]:
+def _of_the_run(trainer: Trainer, resumed_at: int | None) -> Iterator[str]:
     if getattr(trainer, "fast_dev_run", False):
         yield "fast_dev_run tries the code on a few batches: the model is not trained, and nothing is saved."
+    if resumed_at == trainer.global_step:
+        yield (
+            f"nothing was trained: the checkpoint is of a run that had ended, at step {resumed_at}. "
+            "To train longer, raise --trainer.max_epochs."
+        )
 
 
 def _of_penalty(trainer: Trainer, use: PenaltyUse, *, fitted: bool) -> Iterator[str]:

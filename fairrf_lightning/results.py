@@ -40,12 +40,17 @@ def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> No
 
 
 def print_notices(
-    trainer: Trainer, module: LightningModule, stage: Stage, *, fitted: bool = False
+    trainer: Trainer,
+    module: LightningModule,
+    stage: Stage,
+    *,
+    fitted: bool = False,
+    resumed_at: int | None = None,
 ) -> list[str]:
     """Print what the reader must know about the model, on rank zero; return the sentences."""
     if not trainer.is_global_zero:
         return []
-    notices = model_notices(trainer, module, stage, fitted=fitted)
+    notices = model_notices(trainer, module, stage, fitted=fitted, resumed_at=resumed_at)
     for sentence in notices:
         _print_line(f"note: {sentence}")
     return notices

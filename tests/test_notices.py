@@ -189,3 +189,16 @@ def test_an_attached_penalty_counts_as_the_tested_checkpoint_has_it(
     trainer.test(module, loader, ckpt_path=str(path), verbose=False)
     found = model_notices(trainer, module, fitted=True)
     assert any(notice.startswith("this is the vanilla model") for notice in found) is is_vanilla
+
+
+def test_a_resumed_run_that_had_ended_says_that_nothing_was_trained(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"fit {SMALL}")
+    sentence = "nothing was trained: the checkpoint is of a run that had ended"
+    assert sentence not in capsys.readouterr().out
+    last = RUN / "checkpoints" / "last.ckpt"
+    cli(f"fit {SMALL} --ckpt_path {last}")
+    assert f"note: {sentence}" in capsys.readouterr().out
+    cli(f"fit --data synthetic --data.n_rows 600 --trainer.max_epochs 4 --ckpt_path {last}")
+    assert sentence not in capsys.readouterr().out
