@@ -111,7 +111,7 @@ class PredictionTap:
             return (
                 f"the prediction of {called} does not require grad, so the penalty could not change the "
                 "model: it is computed under torch.no_grad or inside reentrant checkpointing, detached, or "
-                "of frozen weights only. Mend that, or set module= to another submodule: "
+                "of frozen weights only. Enable gradients, or set module= to another submodule: "
                 f"{_names(pl_module)}."
             )
         return (

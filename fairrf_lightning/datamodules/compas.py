@@ -35,7 +35,7 @@ class COMPASDataModule(TabularDataModule):
       in 181 rows; ``score_text`` is ``decile_score`` in three steps and ``age_cat`` is ``age``;
       ``duration`` (days in jail) is negative in 183 rows, which are kept; the paper's 11,750 rows
       could not be reproduced by any filter. The racial bias sits mostly in ``priors_count`` and
-      ``age``, so that the paper's related features mend less here than on Adult.
+      ``age``, so that the paper's related features help less here than on Adult.
     """
 
     name = "compas"

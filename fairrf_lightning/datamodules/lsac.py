@@ -30,7 +30,7 @@ class LSACDataModule(TabularDataModule):
       is 0 in 94 rows, where it was imputed; ``LSAT`` is above its maximum of 180 in 2 rows; 14,917
       rows repeat another one; ``URM`` (under-represented minority) is a function of ``Race``; which
       law school an application went to is not in the file. With S out of the inputs there is hardly
-      a gap to mend.
+      a gap to close.
 
     Args:
         drop_flawed: Drop the 346 rows whose ``Year`` leaks the label and the 94 whose ``GPA`` is 0.

@@ -317,7 +317,7 @@ def test_prediction_without_an_encoding_is_refused(checkpoint: Path, tmp_path: P
 
 
 def test_prediction_of_an_absurd_number_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'age' has 10 numbers too far from those of training"):
+    with pytest.raises(InputError, match="'age' has 10 numbers far outside the training range"):
         predict(write(people(10).assign(age=1e300), tmp_path), checkpoint, tmp_path)
 
 
