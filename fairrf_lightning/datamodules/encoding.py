@@ -139,7 +139,9 @@ def _finite(
 def _refuse_overflow(names: list[str], encoded: np.ndarray[tuple[int, int], Any]) -> None:
     for name, bad in zip(names, (~np.isfinite(encoded[:, : len(names)])).sum(axis=0), strict=True):
         if bad:
-            raise InputError(f"column '{name}' has {bad} numbers far outside the training range; correct them")
+            raise InputError(
+                f"column '{name}' has {bad} numbers far outside the training range; correct them."
+            )
 
 
 def _categories(column: pd.Series[Any]) -> list[str]:
