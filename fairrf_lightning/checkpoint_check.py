@@ -67,8 +67,12 @@ def restoring(path: str | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if path is None or isinstance(error, InputError) or not _came_from_restoring(error):
+        if path is None or not _came_from_restoring(error):
             raise
+        if isinstance(error, InputError):
+            if str(path) in str(error):
+                raise
+            raise InputError(f"--ckpt_path {path}: {error}") from error
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(
             f"--ckpt_path {path}: the checkpoint does not fit this model and data "
