@@ -84,6 +84,8 @@ class Workspace:
             elif word.endswith("audit.json"):
                 checkpoint = self.trained("compas") / "checkpoints" / "last.ckpt"
                 _copy(self.made("audit", f"audit --data compas --ckpt_path {checkpoint}"), target.parent)
+            elif word.endswith(".csv") and "to_parquet" in words:
+                _write_table(target, TABLE)
             elif word.endswith("chosen.yaml"):
                 _copy(self.made("sweep_compas", "sweep --data compas") / "chosen.yaml", target)
         _write_inputs(folder, data, options)
