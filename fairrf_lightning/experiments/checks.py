@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import (
-    BUDGET,
-    Rule,
+from fairrf_lightning.experiments.choose import (
+    ChoiceRule,
     affordable_choices,
     choose,
-    may_be_chosen,
+    is_eligible,
 )
 from fairrf_lightning.experiments.comparison import difference
 from fairrf_lightning.experiments.ledger import Finding, Verdict
+from fairrf_lightning.experiments.paper import BUDGET
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 
 _RANGE = (0.82, 0.853)  # of accuracy, where fronts on Adult are compared
@@ -67,7 +67,7 @@ def _arl(runs: pd.DataFrame) -> Iterator[Finding]:
 def _compas(runs: pd.DataFrame) -> Iterator[Finding]:
     """The setting that trains without S is chosen on validation, with and without S there; test judges it."""
     vanilla = runs[runs["method"] == "vanilla"]
-    rules: tuple[Rule, ...] = ("without S", "with S")
+    rules: tuple[ChoiceRule, ...] = ("without S", "with S")
     for rule in rules:
         settings = affordable_choices(runs, vanilla, BUDGET["compas"], rule)
         claim = "an S-free setting lowers dEO by 25 % for at most 2.5 points of accuracy"
@@ -86,7 +86,7 @@ def _read_off_the_test_split(runs: pd.DataFrame, vanilla: pd.DataFrame) -> Findi
     least = vanilla["test_acc"].mean() - BUDGET["compas"]
     settings = runs[runs["method"] != "vanilla"].groupby(SETTING_COLUMNS, dropna=False)
     inside = [of for _, of in settings if of["test_acc"].mean() >= least]
-    inside = [of for of in inside if may_be_chosen(of, vanilla)]
+    inside = [of for of in inside if is_eligible(of, vanilla)]
     if not inside:
         return Finding("COMPAS", claim, _NOTHING_ELIGIBLE, "fails")
     best = min(inside, key=lambda of: float(of["test_eo_gap"].mean()))
@@ -101,7 +101,7 @@ def _kept_promise(claim: str, name: str, kept: pd.DataFrame, vanilla: pd.DataFra
     return Finding("COMPAS", claim, measured, "holds" if change <= -25 and loss >= -2.5 else "fails")
 
 
-def _promise(runs: pd.DataFrame, rule: Rule) -> float:
+def _promise(runs: pd.DataFrame, rule: ChoiceRule) -> float:
     """Return what the best of the methods has least of on validation.
 
     With S: the sum of both gaps. Without S: accuracy, all being within the budget. What a penalty costs

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fairrf_lightning.experiments.choice import BUDGET, choose
+from fairrf_lightning.experiments.choose import choose
 from fairrf_lightning.experiments.comparison import Interval, difference, mean_interval
-from fairrf_lightning.experiments.paper import CASE_STUDY
+from fairrf_lightning.experiments.paper import BUDGET, CASE_STUDY
 
 Verdict: TypeAlias = Literal[
     "reproduced", "not reproduced", "not testable", "too few to say", "holds", "fails"

@@ -72,8 +72,8 @@ def main_table(data: str) -> list[Plan]:
     """Tables 1 to 3: all methods, S out of the inputs and in."""
     leaf = DATA[data]
     vanilla = Setting(eta=0.0, method="vanilla")
-    remove = Setting(eta=0.0, removed=leaf.default_related, method="remove_r")
-    aware = _turned_up(data, method="constrain_s", uses_sensitive=True)
+    remove = Setting(eta=0.0, remove=leaf.default_related, method="remove_r")
+    aware = _turned_up(data, method="constrain_s", expose_sensitive=True)
     arl = [Setting(eta=0.0, adversary_lr=lr, method="arl") for lr in ADVERSARY_LRS]
     settings = (vanilla, remove, *_turned_up(data), *aware, *arl)
     balanced = tuple(Setting(eta=eta, method="ksmote") for eta in KSMOTE_ETAS)
@@ -95,7 +95,7 @@ def ablation(data: str) -> list[Plan]:
     rng = np.random.default_rng(0)
     candidates = [*related, *others]
     settings = [Setting(eta=0.0, method="vanilla"), *_turned_up(data)]
-    settings += _turned_up(data, method="fix_lambda", rule="fixed")
+    settings += _turned_up(data, method="fix_lambda", every_n_steps=None)
     settings += _turned_up(data, method="constrain_all", related=tuple(candidates))
     for number in range(5):
         drawn = tuple(str(name) for name in rng.choice(candidates, len(related), replace=False))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from fairrf_lightning.experiments.checks import checks
-from fairrf_lightning.experiments.choice import BUDGET, Rule, affordable_choices, choose, rejections
+from fairrf_lightning.experiments.choose import ChoiceRule, affordable_choices, choose, rejections
 from fairrf_lightning.experiments.fronts import hypervolume
 from fairrf_lightning.experiments.ledger import RULE, Finding, ledger
-from fairrf_lightning.experiments.paper import CASE_STUDY, TABLES, Cell
+from fairrf_lightning.experiments.paper import BUDGET, CASE_STUDY, TABLES, Cell
 from fairrf_lightning.files import write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
 
@@ -83,7 +83,7 @@ def _rejected(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> Iterator[
         yield ""
 
 
-def _rules(runs: pd.DataFrame) -> list[Rule]:
+def _rules(runs: pd.DataFrame) -> list[ChoiceRule]:
     if runs.empty:
         return []
     return ["with S", "without S"] if runs[["eta", "adversary_lr"]].nunique().max() > 1 else ["with S"]

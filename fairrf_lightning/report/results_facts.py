@@ -8,11 +8,19 @@ from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import BUDGET, choose, rejections
+from fairrf_lightning.experiments.choose import (
+    Recommendation,
+    choice_rule,
+    choose,
+    recommend,
+    rejection_lines,
+    rejections,
+    same_decision,
+    summarise,
+)
 from fairrf_lightning.experiments.comparison import difference, mean_interval
-from fairrf_lightning.experiments.eligibility import rejection_lines, same_decision
 from fairrf_lightning.experiments.identity import SHARED_COLUMNS
-from fairrf_lightning.experiments.recommend import Recommendation, choice_rule, recommend, summarise
+from fairrf_lightning.experiments.paper import BUDGET
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.report.facts import (
     Absent,
