@@ -10,13 +10,14 @@ import pandas as pd
 from fairrf_lightning.experiments.choose import Recommendation, pareto_front, strength_option
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.files import replacing
+from fairrf_lightning.metrics.counts import GAPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-_GAPS = {"eo_gap": "dEO  (equal opportunity gap)", "dp_gap": "dDP  (demographic parity gap)"}
+_GAPS = {key: f"{GAPS[key].label}  ({GAPS[key].name})" for key in ("eo_gap", "dp_gap")}
 
 
 def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title: str) -> list[Path]:
