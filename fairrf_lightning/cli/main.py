@@ -25,8 +25,8 @@ class Command(NamedTuple):
         name: Name on the command line.
         group: Heading in the help.
         help: What it does, in one line.
-        target: ``module:function`` within this package, imported when the command is called. Functions named
-            ``run_*`` get the arguments as they are; others are called by :func:`~.parsing.call`.
+        target: ``module:function``, imported when the command is called. Functions named ``run_*`` get the
+            arguments as they are; others are called by :func:`~.parsing.call`.
         extra: Extra of the package that brings what the command imports.
         aliases: Earlier names.
     """
@@ -41,53 +41,70 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command(
-        "fit", "Train", "Train a model, test it and save it with its data and options.", "cli.fit:run_fit"
+        "fit",
+        "Train",
+        "Train a model, test it and save it with its data and options.",
+        "fairrf_lightning.cli.fit:run_fit",
     ),
     Command(
-        "test", "Train", "Measure accuracy and gaps of a checkpoint on the test rows.", "cli.fit:run_fit"
+        "test",
+        "Train",
+        "Measure accuracy and gaps of a checkpoint on the test rows.",
+        "fairrf_lightning.cli.fit:run_fit",
     ),
-    Command("validate", "Train", "The same on the validation rows.", "cli.fit:run_fit"),
-    Command("predict", "Train", "Write probabilities and decisions to a CSV file.", "cli.fit:run_fit"),
+    Command("validate", "Train", "The same on the validation rows.", "fairrf_lightning.cli.fit:run_fit"),
+    Command(
+        "predict",
+        "Train",
+        "Write probabilities and decisions to a CSV file.",
+        "fairrf_lightning.cli.fit:run_fit",
+    ),
     Command(
         "grid",
         "Explore",
         "Train eta x beta x seeds at once and recommend a setting.",
-        "experiments.grid_command:run_grid",
+        "fairrf_lightning.experiments.grid_command:run_grid",
         "reproduce",
     ),
-    Command("sweep", "Explore", "Search for a setting with Optuna.", "sweep.command:run_sweep", "sweep"),
+    Command(
+        "sweep",
+        "Explore",
+        "Search for a setting with Optuna.",
+        "fairrf_lightning.sweep.command:run_sweep",
+        "sweep",
+    ),
     Command(
         "suggest",
         "Explore",
         "Rank columns as related features by a sample with known S.",
-        "suggest.command:run_suggest",
+        "fairrf_lightning.suggest.command:run_suggest",
     ),
     Command(
         "audit",
         "Assess",
         "Compare groups: rates, gaps and intervals of any model.",
-        "audit.command:run_audit",
+        "fairrf_lightning.audit.command:run_audit",
         "report",
     ),
     Command(
         "certify",
         "Assess",
         "Bound the gap between groups that were never observed.",
-        "certificate.command:run_certify",
+        "fairrf_lightning.certificate.command:run_certify",
         "report",
     ),
     Command(
         "report",
         "Assess",
         "Write a page and a model card for a run, grid or audit.",
-        "report.command:run_report",
+        "fairrf_lightning.report.command:run_report",
         "report",
     ),
     Command(
         "sample-size",
         "Assess",
         "Number of labelled rows that an audit needs.",
-        "audit.labels:run_labels",
+        "fairrf_lightning.audit.labels:run_labels",
         "report",
         ("labels", "sample_size"),
     ),
@@ -95,21 +112,21 @@ COMMANDS = (
         "to_parquet",
         "Data",
         "Convert a large CSV file, so that training streams it.",
-        "datamodules.csv_to_parquet:run_to_parquet",
+        "fairrf_lightning.datamodules.csv_to_parquet:run_to_parquet",
         aliases=("to-parquet",),
     ),
     Command(
         "dashboard",
         "Share",
         "Save a W&B workspace that shows the runs of a project.",
-        "tracking.dashboard_command:run_dashboard",
+        "fairrf_lightning.tracking.dashboard_command:run_dashboard",
         "wandb",
     ),
     Command(
         "reproduce",
         "Paper",
         "Repeat the evaluation of the paper on the real data.",
-        "experiments.reproduce:run_reproduce",
+        "paper.reproduce:run_reproduce",
         "reproduce",
     ),
 )
@@ -202,14 +219,16 @@ def _run(name: str, args: list[str]) -> Any:
     command = find_command(name)
     module, _, function = command.target.partition(":")
     try:
-        found = getattr(import_module(f"fairrf_lightning.{module}"), function)
+        found = getattr(import_module(module), function)
     except ModuleNotFoundError as error:
+        if error.name == "paper":
+            raise InputError(f"{name} needs a clone of the repository; it is not in the package.") from error
         if not command.extra:
             raise
         raise InputError(
             f"{name} needs the package {error.name}; run: {install_hint(command.extra)}"
         ) from error
-    if module == "cli.fit":
+    if module.endswith("cli.fit"):
         return found([name, *args])
     if function.startswith("run_"):
         return found(args)
