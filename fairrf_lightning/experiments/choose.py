@@ -17,6 +17,7 @@ import pandas as pd
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, setting_name
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION, has_collapsed, is_constant
+from fairrf_lightning.notices import NEVER_ON
 
 # "without S", "with S", or the name of a column to minimise.
 ChoiceRule: TypeAlias = str
@@ -99,7 +100,7 @@ def eligible(summary: pd.DataFrame, vanilla: pd.Series | None, max_accuracy_loss
 
 def _reason_against(row: pd.Series, vanilla: pd.Series | None) -> str:
     if row[IDLE]:
-        what = "the penalty was never on" if row["eta"] else "the adversary never stepped"
+        what = NEVER_ON if row["eta"] else "the adversary never stepped"
         return f"{row[IDLE]:g} of {row[MODELS]:g} models are vanilla ones: {what} before the kept epoch ended"
     if row[CONSTANT]:
         return f"{row[CONSTANT]:g} of {row[MODELS]:g} models give everyone the same decision"
