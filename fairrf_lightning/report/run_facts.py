@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.load import RunFolder, read_checkpoint
 from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.report.facts import Data, Estimate, Gap, Path, Training
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 
 GAP_NAMES = {"eo_gap": "dEO", "dp_gap": "dDP", "eodds_gap": "dEOdds"}
 

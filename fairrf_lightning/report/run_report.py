@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fairrf_lightning.audit.checkpoint import never_penalised
 from fairrf_lightning.audit.notices import notices
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.load import RunFolder, never_penalised, read_checkpoint
 from fairrf_lightning.report.audit_facts import (
     accuracy_against,
     audit_accuracy,
@@ -42,7 +42,6 @@ from fairrf_lightning.report.facts import (
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.run_audit import audit_run
 from fairrf_lightning.report.run_facts import configuration, data_facts, has_same_decision, measured, training
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 from fairrf_lightning.report.verdict import (
     gaps_verdict,
     same_decision_verdict,
