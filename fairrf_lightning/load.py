@@ -34,6 +34,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
 from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.notices import vanilla_notice
 
 Split = Literal["train", "val", "test"]
 _OTHER_MODELS = (
@@ -119,9 +120,8 @@ class Run:
     def notices(self) -> list[str]:
         """Notices about the model, to be read before any number."""
         penalty = self.module.penalty
-        if penalty.is_wanted and penalty.penalised_steps == 0:
-            return [never_penalised(str(self.path), float(penalty.eta))]
-        return []
+        notice = vanilla_notice(penalty.eta, penalty.penalised_steps, str(self.path))
+        return [] if notice is None else [notice]
 
 
 def load_run(
@@ -271,15 +271,6 @@ def evaluate(run: Run, split: str = "test", attributes: Sequence[str] = ()) -> E
         groups=found.get("groups", torch.full_like(target, -1)),
         attributes=_attributes(run.data, list(attributes) or ([sensitive] if sensitive else []), found),
     )
-
-
-def never_penalised(name: str, eta: float) -> str:
-    """Return the notice that a model was trained without its penalty.
-
-    >>> never_penalised("last.ckpt", 0.3)
-    'last.ckpt is a vanilla model: eta is 0.3, but the penalty was on in no training step.'
-    """
-    return f"{name} is a vanilla model: eta is {eta:g}, but the penalty was on in no training step."
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,6 +17,7 @@ from torch import nn
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
+from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import evaluate, load_run
@@ -245,3 +247,32 @@ def test_data_without_s(cli: CLI) -> None:
     assert rows.group_names == []
     assert torch.equal(rows.groups, torch.full((len(rows.target),), -1))
     assert rows.attributes.shape == (len(rows.target), 0)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[str]]:
+    """Return the lines that Lightning's loggers let pass, from INFO on."""
+    lines: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels, listener = [logger.level for logger in loggers], Listener()
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(listener)
+    yield lines
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+        logger.removeHandler(listener)
+
+
+def test_no_trainer_is_announced_that_does_not_run(cli: CLI, heard: list[str]) -> None:
+    cli(f"fit {QUICK} {SYNTHETIC}")
+    heard.clear()
+    main(["audit", str(LAST), "--against", str(LAST)])
+    assert heard == ["Data: split (seed 0) and encoding are those of the checkpoint."]
+    cli(f"test {SYNTHETIC} --ckpt_path {LAST}")
+    assert any("GPU available" in line for line in heard), "elsewhere Lightning speaks as before"
