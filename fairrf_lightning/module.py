@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import MLP, Backbone, find_backbone
+from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
@@ -92,10 +93,9 @@ class FairRFModule(LightningModule):
             del self.hparams["lr"]  # unused, so Tuner.lr_find should raise
         if not lr > 0:
             raise InputError(f"lr = {lr!r}: expected a positive learning rate.")
+        self._make_backbone = None if isinstance(backbone, nn.Module) else find_backbone(backbone)
         if isinstance(backbone, nn.Module):
             self.backbone = backbone
-        else:
-            self._make_backbone = find_backbone(backbone)
         self._make_optimizer = optimizer
         self._make_scheduler = lr_scheduler
         self._resumed_rng: tuple[Tensor, list[Tensor]] | None = None
@@ -154,7 +154,7 @@ class FairRFModule(LightningModule):
         if beyond := {name: cols for name, cols in related.items() if max(cols, default=0) > last}:
             raise InputError(f"related = {beyond}: the {of} have columns 0 to {last}.")
         self.penalty = self._make_penalty(related)
-        if not hasattr(self, "backbone"):
+        if self._make_backbone is not None:
             self.backbone = self._make_backbone(n_features)
         columns = {name: list(cols) for name, cols in related.items()}
         self.hparams.update(n_features=n_features, related=columns, related_width=width)
@@ -285,7 +285,15 @@ class FairRFModule(LightningModule):
         return result | ({"row": batch["row"]} if isinstance(batch, Mapping) and "row" in batch else {})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the random states and the sums of an unfinished epoch, so that a resumed run is identical."""
+        """Save the random states and the sums of an unfinished epoch, so that a resumed run is identical.
+
+        The classes of model and data are saved for :func:`fairrf_lightning.load.load_run`.
+        """
+        data = None if self._trainer is None else getattr(self.trainer, "datamodule", None)
+        classes = {"model": type(self), "data": type(data), "backbone": self._make_backbone}
+        checkpoint["class_paths"] = {
+            name: class_path(kind) for name, kind in classes.items() if isinstance(kind, type)
+        }
         checkpoint["rng_state"] = {
             "cpu": self._of_all_ranks(torch.get_rng_state()),
             "cuda": torch.cuda.get_rng_state_all(),
