@@ -78,7 +78,7 @@ class TableSpec:
         }
 
     def restored(self, state: Mapping[str, Any]) -> TableSpec:
-        """Return this specification with the values of a checkpoint; S may be another column, to measure gaps."""
+        """Return this specification with the values of a checkpoint; S may be another column."""
         if self.target not in (None, state["target"]):
             raise InputError(
                 f"target: '{self.target}' is named, but the checkpoint was trained for "

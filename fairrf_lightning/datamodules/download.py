@@ -153,6 +153,7 @@ def _verify(file: RemoteFile, path: Path) -> None:
 
 
 def _from_url(file: RemoteFile, out: BinaryIO) -> None:
+    pooch.get_logger().setLevel("WARNING")  # the progress bar is enough
     size = None if file.zip_member else file.size
     with tempfile.TemporaryDirectory() as folder:
         source = pooch.create(
@@ -185,30 +186,38 @@ class _Downloader:
 
     def __init__(self, name: str, size: int | None, limit: int | None) -> None:
         self.name, self.size, self.limit = name, size, limit
+        self._announced = 0
 
     def __call__(self, url: str, output_file: str, source: Any) -> None:
         import requests  # noqa: PLC0415 - slow to import, and seldom needed
 
         download = pooch.HTTPDownloader(
-            progressbar=tqdm(desc=self.name, unit="B", unit_scale=True, leave=False, disable=None),
+            progressbar=tqdm(
+                total=self.size or 1, desc=self.name, unit="B", unit_scale=True, leave=False, disable=None
+            ),
             chunk_size=_CHUNK_BYTES,
             timeout=_TIMEOUT_SECONDS,
-            hooks={"response": self._announce_size},
+            hooks={"response": self._check_length_later},
         )
         with Path(output_file).open("wb") as file:
+            is_broken = False
             try:
                 download(url, _LimitedFile(file, self.limit), source)
             except (requests.RequestException, OSError) as error:
                 if not file.tell():
                     raise SourceError(str(error) or repr(error)) from error
-                if file.tell() != self.size:  # else only the announced length was wrong
-                    of = "" if self.size is None else f" of {self.size:,}"
-                    raise ValueError(f"the connection broke after {file.tell():,}{of} bytes") from error
+                is_broken = True
+            if file.tell() != self.size and (is_broken or file.tell() < self._announced):
+                total = self.size or self._announced
+                of = f" of {total:,}" if total else ""
+                raise ValueError(f"the connection broke after {file.tell():,}{of} bytes")
 
-    def _announce_size(self, response: Any, **_: Any) -> None:
-        # For the progress bar: pooch fails if the header is not a number.
+    def _check_length_later(self, response: Any, **_: Any) -> None:
+        # The announced length may be malformed or wrong although the file is right.
         announced = response.headers.get("content-length", "")
-        response.headers["content-length"] = str(self.size or (announced if announced.isdigit() else 0))
+        self._announced = int(announced) if announced.isdigit() else 0
+        response.headers["content-length"] = str(self.size or self._announced)
+        response.raw.enforce_content_length = False
 
 
 class _LimitedFile:

@@ -345,7 +345,7 @@ def parts_of_rows(group: RowGroup, seed: int, split: Split) -> NDArray[np.int64]
 def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:
     """Return a number in [0, 1) for each row that depends on seed, file and row number only.
 
-    Each number is a hash (splitmix64), so rows keep theirs when files are added or row groups are cut differently.
+    Each number is a hash (splitmix64), so rows keep theirs when files are added or row groups change.
     """
     digest = hashlib.sha256(f"{seed} {group.file}".encode()).digest()
     key = np.uint64(int.from_bytes(digest[:8], "little"))
