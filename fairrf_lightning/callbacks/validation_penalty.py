@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.metrics.evaluation import FeaturePenalties
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
