@@ -29,6 +29,7 @@ if sys.platform != "win32":
 _BLOCK_BYTES = 1 << 24  # the longest line that can be read
 _LARGE_BYTES = 1 << 28
 _MEMORY_PER_BYTE = 5  # at least, see benchmarks/csv_memory.py; each category takes more
+_MAX_GZIP_RATIO = 1032
 _PARQUET_MAGIC = b"PAR1"
 _GZIP_MAGIC = b"\x1f\x8b"
 _EXCEL_MAGIC = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
@@ -292,7 +293,8 @@ def csv_bytes(path: Path) -> int:
         if not start.startswith(_GZIP_MAGIC) or size < 8:
             return size
         file.seek(-4, 2)  # the unpacked size, modulo 4 GiB
-        return max(size, int.from_bytes(file.read(4), "little"))
+        unpacked = int.from_bytes(file.read(4), "little")
+        return max(size, unpacked) if unpacked <= size * _MAX_GZIP_RATIO else size  # else it is damaged
 
 
 def available_memory() -> int | None:
