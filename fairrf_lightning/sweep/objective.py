@@ -14,7 +14,7 @@ from fairrf_lightning.experiments.stack import Stack
 from fairrf_lightning.experiments.stacked_metrics import related_of
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.metrics.evaluation import FeaturePenalties
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
 
 S_FREE: dict[str, tuple[Statistic, Given]] = {
