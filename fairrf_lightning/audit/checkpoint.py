@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fairrf_lightning.checkpoint_check import restoring
 from fairrf_lightning.checkpoint_file import load_checkpoint
-from fairrf_lightning.cli import FairRFCLI, run_lightning_cli
+from fairrf_lightning.cli.fit import FairRFCLI, run_lightning_cli
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.report.facts import Estimate
 
-GAP_WORDS = {
-    "dEO": "equal opportunity gap",
-    "dDP": "demographic parity gap",
-    "dEOdds": "equalized odds gap",
-}
+GAP_WORDS = {gap.label: gap.name for gap in GAPS.values()}
 GAP_MEANING = {
     "dEO": "largest minus smallest share of true positives that are accepted",
     "dDP": "largest minus smallest share of accepted rows",
