@@ -1,15 +1,10 @@
-"""Search for a setting with Optuna; batches of trials train as stacks.
-
-Several processes may work on one study. Optuna's storage records a heartbeat of each running trial, and
-trials of a process that died are queued again.
-"""
+"""Search for a setting with Optuna; batches of trials train as stacks, in one or several processes."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
-import sqlite3
 import time
 import warnings
 from collections import defaultdict
@@ -22,28 +17,14 @@ from socket import gethostname
 from statistics import mean, stdev
 from typing import Any, TypeAlias
 
-import numpy as np
 import optuna
 import pandas as pd
 import torch
-from optuna.distributions import CategoricalDistribution, IntDistribution
-from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
-from optuna.samplers import BaseSampler, PartialFixedSampler, TPESampler
-from optuna.storages import (
-    BaseStorage,
-    InMemoryStorage,
-    RDBStorage,
-    RetryHeartbeatStaleTrialCallback,
-    fail_stale_trials,
-)
-from optuna.storages._heartbeat import get_heartbeat_thread
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
-from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
+from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.eligibility import (
     ACCURACY,
     BALANCED,
@@ -56,110 +37,22 @@ from fairrf_lightning.experiments.eligibility import (
     reference,
 )
 from fairrf_lightning.experiments.identity import data_identity
+from fairrf_lightning.experiments.objective import Objective
 from fairrf_lightning.experiments.pareto import pareto_front
 from fairrf_lightning.experiments.runner import run_settings
 from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
-from fairrf_lightning.experiments.space import PARAMETERS, Distribution, Space, read_space
-from fairrf_lightning.experiments.stack import Stack
-from fairrf_lightning.experiments.stacked_metrics import related_of
-from fairrf_lightning.functional import Statistic
+from fairrf_lightning.experiments.space import PARAMETERS, Space, read_space
+from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
 from fairrf_lightning.metrics.decisions import is_constant
-from fairrf_lightning.metrics.related import FeaturePenalties
-from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
 from fairrf_lightning.quiet import quiet_lightning
 
-S_FREE: dict[str, tuple[Statistic, Given]] = {
-    "val_covariance": ("covariance", "all"),
-    "val_correlation": ("correlation", "all"),
-    "val_covariance_positives": ("covariance", "positives"),
-    "val_correlation_positives": ("correlation", "positives"),
-}
-WITH_S = ("val_dp_gap", "val_eo_gap", "val_eodds_gap")
-_CONSENT = "with_s:"
 _VANILLA = "vanilla_"  # prefix of the measures of a trial's structure with eta 0
-_DIVERGED = "diverged"  # a user attribute with the reason
-_IDENTITY = "sweep"
-_GRACE = 3  # heartbeats that may be missed before a trial counts as dead
-_MAX_RETRIES = 3
-_BUSY = 60  # seconds that a process waits while another one writes to a SQLite file
 _PAUSE = 0.5  # seconds between looks at the database while other processes finish
-_BACKBONES = {"mlp": "MLP", "linear": "Linear", "svm": "LinearSVM"}
+_CLASSES = {"mlp": "MLP", "linear": "Linear", "svm": "LinearSVM"}
 Measures: TypeAlias = dict[str, list[float]]  # by name, one per seed
+Trained: TypeAlias = Iterator[tuple[Trial, Measures, str]]  # the text is the reason if there are none
 Advance: TypeAlias = Callable[[float], None]
-
-
-@dataclass(frozen=True)
-class Objective:
-    """The second objective of a sweep; the first is validation accuracy.
-
-    The S-free ones are the mean of the related features' ``R`` on the validation rows. Statistic and rows
-    are the same for all trials, whatever their penalty, so that trials can be compared.
-
-    Args:
-        name: Name of the measure, such as ``"val_covariance"`` or ``"val_dp_gap"``.
-
-    >>> Objective.parse("with_s:val_dp_gap").uses_sensitive
-    True
-    """
-
-    name: str = "val_covariance"
-
-    @classmethod
-    def parse(cls, text: str) -> Objective:
-        """Return the objective of ``--objective``; a gap needs the prefix ``with_s:``."""
-        name = text.removeprefix(_CONSENT)
-        if name not in (*S_FREE, *WITH_S):
-            choices = [*S_FREE, *(_CONSENT + gap for gap in WITH_S)]
-            raise InputError(f"--objective {text}: no such objective; {did_you_mean(text, choices)}")
-        if (name in WITH_S) != text.startswith(_CONSENT):
-            looks = "looks at S on the validation rows; if you may, say so by"
-            advice = looks if name in WITH_S else "does not look at S; write"
-            right = f"{_CONSENT}{name}" if name in WITH_S else name
-            raise InputError(f"--objective {text}: {name} {advice} --objective {right}")
-        return cls(name)
-
-    @property
-    def uses_sensitive(self) -> bool:
-        """Whether S of the validation rows is used."""
-        return self.name in WITH_S
-
-    def check(self, data: TabularDataModule) -> None:
-        """Raise if the data lack what is measured, or expose S without consent."""
-        if self.uses_sensitive and data.sensitive is None:
-            raise InputError(
-                f"--objective with_s:{self.name}: the data do not say which group a row belongs to; "
-                f"name the column of S, or take an S-free objective: {', '.join(S_FREE)}."
-            )
-        if data.expose_sensitive and not self.uses_sensitive:
-            raise InputError(
-                f"expose_sensitive shows S to the penalty, and {self.name} would measure it: "
-                f"take one of {', '.join(_CONSENT + gap for gap in WITH_S)}."
-            )
-
-    def measure(self, stack: Stack) -> dict[str, Tensor]:
-        """Return accuracy, this measure and those of eligibility of a stack's models, ``(S, P)`` each."""
-        values = stack.evaluate(["val"])
-        if not self.uses_sensitive:
-            values[self.name] = self._mean_penalty(stack)
-        # Gaps that were not asked for are not kept.
-        return {name: values[name] for name in (ACCURACY, self.name, BALANCED, SHARE)}
-
-    @torch.no_grad()
-    def _mean_penalty(self, stack: Stack) -> Tensor:
-        module, own = stack.module, stack.module.penalty
-        statistic, given = S_FREE[self.name]
-        features: dict[str, list[int]] = {name: [] for name in own.feature_names}
-        for column, owner in zip(own.columns.tolist(), own.owner.tolist(), strict=True):
-            features[own.feature_names[owner]].append(column)
-        common = RelatedFeaturePenalty(features, own.eta, statistic, given).to(module.device)
-        metric = FeaturePenalties(common).to(module.device)
-        module.eval()
-        for rows in stack.data.val_dataloader():
-            batch = {name: value.to(module.device) for name, value in rows.items()}
-            probs = own.probabilities(module(batch["inputs"]))
-            metric.update(probs, related_of(batch).unsqueeze(1), batch["target"].unsqueeze(1))
-        penalties: Tensor = metric.compute()
-        return penalties.view_as(own.weights).mean(-1)
+AfterBatch: TypeAlias = Callable[[pd.DataFrame], None]
 
 
 @dataclass(frozen=True)
@@ -205,14 +98,19 @@ class SweepResult:
     def fit_options(self) -> dict[str, Any]:
         """Return the options of ``fit``, except the data, that train the model that was measured."""
         setting, schedule = self.setting, self.schedule
-        backbone: dict[str, Any] = {"class_path": f"fairrf_lightning.backbones.{_BACKBONES[setting.backbone]}"}
+        backbone: dict[str, Any] = {"class_path": f"fairrf_lightning.backbones.{_CLASSES[setting.backbone]}"}
         if setting.backbone == "mlp":
             backbone["init_args"] = {"hidden": list(setting.hidden), "dropout": setting.dropout}
-        model = {"backbone": backbone, "eta": setting.eta, "statistic": setting.statistic}
-        model |= {"given": setting.given, "lr": schedule.lr}
         update: dict[str, Any] = {"beta": setting.beta, "every_n_steps": None}
         if setting.rule != "fixed":
             update |= {"every_n_steps": schedule.update_every, "rule": setting.rule}
+        model = {
+            "backbone": backbone,
+            "eta": setting.eta,
+            "statistic": setting.statistic,
+            "given": setting.given,
+            "lr": schedule.lr,
+        }
         return {
             "seed_everything": self.seed,
             "trainer": {"max_epochs": schedule.epochs},
@@ -235,7 +133,7 @@ def sweep(
     trials: int = 60,
     objective: str = "val_covariance",
     space: str | Path | None = None,
-    storage: str | None = None,
+    storage: str | Path | None = None,
     study: str = "fairrf",
     seeds: Sequence[int] = (0, 1, 2),
     epochs: int = 20,
@@ -244,8 +142,8 @@ def sweep(
     heartbeat: int = 10,
     seed: int = 0,
     max_accuracy_loss: float = 0.01,
-    advance: Advance | None = None,
-    after_batch: Callable[[pd.DataFrame], None] | None = None,
+    advance: Advance = lambda _: None,
+    after_batch: AfterBatch = lambda _: None,
 ) -> SweepResult:
     """Search for a setting, or resume a study, until it has a number of trials.
 
@@ -257,7 +155,8 @@ def sweep(
         trials: Number of trials; those that the study already has count.
         objective: Measure to minimise: one of ``S_FREE``, or ``with_s:`` and one of ``WITH_S``.
         space: YAML file of the search space; ``None`` for the default.
-        storage: Database address, such as ``sqlite:///study.db``; ``None`` keeps the study in memory.
+        storage: A SQLite file, or the address of a database such as ``postgresql://user@host/db``;
+            ``None`` keeps the study in memory.
         study: Name of the study in the database.
         seeds: Seeds of the models of each trial: initial weights and dropout masks.
         epochs: Number of epochs per model.
@@ -267,7 +166,7 @@ def sweep(
         seed: Seed of the search.
         max_accuracy_loss: Validation accuracy that the chosen setting may lose against eta 0.
         advance: Called with trial-epochs as they pass.
-        after_batch: Called with the table of trials whenever a batch is done.
+        after_batch: Called with the table of trials after each batch.
 
     Returns:
         The trials, the chosen setting and the Pareto front.
@@ -284,55 +183,34 @@ def sweep(
             raise InputError(f"--{name} {number}: expected 0 or more.")
     if workers > 1 and storage is None:
         raise InputError(f"--workers {workers}: several processes need a --storage.")
-    measure = Objective.parse(objective)
-    searched = read_space(space, epochs)
-    measure.check(data)
+    target, searched = Objective.parse(objective), read_space(space, epochs)
+    target.check(data)
     data.prepare_data()
-    data.setup("fit")
+    data.setup()
     searched = searched.with_default("update_every", data.update_interval)
     batch = max(1, min(batch, trials // workers))
-    search = Search(
-        data, searched, measure, list(seeds), epochs, storage, study, heartbeat, trials, batch, seed
-    )
+    search = _Search(data, searched, target, list(seeds), epochs, trials, batch, seed)
+    connection = (storage, study, search.identity(), heartbeat)
     with quiet_lightning(), quiet_optuna():
-        opened = search.open()
-        with _helpers(search, workers - 1):
-            search.work(opened, advance or (lambda _: None), after_batch or (lambda _: None))
-        frame = trials_frame(opened.get_trials(deepcopy=False), searched, measure.name)
-    chosen, rejected = choose_trial(frame, measure.name, max_accuracy_loss)
+        opened = open_study(*connection)
+        with _helpers(search, connection, workers - 1):
+            search.work(opened, advance, after_batch)
+    frame = trials_frame(opened.get_trials(deepcopy=False), searched, target.name)
+    chosen, rejected = choose_trial(frame, target.name, max_accuracy_loss)
     params = params_of(chosen, searched)
     setting, schedule = searched.setting(params), searched.schedule(params, epochs)
-    return SweepResult(
-        frame, chosen, setting, schedule, rejected, measure, search.identity(), search.seeds[0]
-    )
+    return SweepResult(frame, chosen, setting, schedule, rejected, target, connection[2], search.seeds[0])
 
 
 @dataclass(frozen=True)
-class Search:
-    """Work on a study until it has its trials; other processes may do the same at the same time.
-
-    Args:
-        data: The data module.
-        space: The search space.
-        objective: The second objective.
-        seeds: Seeds of the models of each trial.
-        epochs: Number of epochs per model.
-        storage: Database address, or ``None``.
-        study: Name of the study.
-        heartbeat: Seconds between heartbeats.
-        trials: Number of trials.
-        batch: Number of trials that train as one stack.
-        seed: Seed of the search.
-    """
+class _Search:
+    """The work of one process on a study; other processes may work on it at the same time."""
 
     data: TabularDataModule
     space: Space
     objective: Objective
     seeds: list[int]
     epochs: int
-    storage: str | None
-    study: str
-    heartbeat: int
     trials: int
     batch: int
     seed: int
@@ -349,74 +227,25 @@ class Search:
             "space": self.space.describe(),
         }
 
-    def open(self) -> optuna.Study:
-        """Create the study, or load the one of that name if it has the same identity."""
-        url = None if self.storage is None else _parse_url(self.storage)
-        shown = url or "memory"
-        try:
-            storage = InMemoryStorage() if url is None else _connect(url, self.heartbeat)
-            study = optuna.create_study(
-                storage=storage,
-                study_name=self.study,
-                directions=["maximize", "minimize"],
-                load_if_exists=True,
-            )
-        except ImportError as error:
-            reason = str(error.__cause__ or error)
-            raise InputError(f"--storage {shown}: the database's driver is not installed: {reason}.") from error
-        except (SQLAlchemyError, StorageInternalError, RuntimeError, sqlite3.Error) as error:
-            reason = str(error.__cause__ or error).strip().splitlines()[0]
-            raise InputError(f"--storage {shown}: this database cannot be used: {reason}") from error
-        identity, known = self.identity(), study.user_attrs.get(_IDENTITY)
-        if known is None:
-            study.set_user_attr(_IDENTITY, identity)
-        elif different := [name for name in {**known, **identity} if known.get(name) != identity.get(name)]:
-            raise InputError(
-                f"the study '{self.study}' in {shown} was started with other options "
-                f"({', '.join(different)}): give the same ones, or name another --study."
-            )
-        return study
-
-    def work(self, study: optuna.Study, advance: Advance, after_batch: Callable[[pd.DataFrame], None]) -> None:
-        """Train until all trials are done, here or elsewhere.
-
-        Args:
-            study: The study of :meth:`open`.
-            advance: Called with trial-epochs as they pass, those of other processes included.
-            after_batch: Called with the table of trials whenever a batch is done.
-        """
+    def work(self, study: optuna.Study, advance: Advance, after_batch: AfterBatch) -> None:
+        """Train until all trials are done, here or in other processes."""
         queue = TrialQueue(study, self.space, self.trials, self.seed)
-        shown = 0.0
-
-        def show(position: float) -> None:
-            nonlocal shown
-            if position > shown:
-                advance(position - shown)
-                shown = position
-
+        progress = _Progress(advance)
         while (done := queue.done) < self.trials:
-            show(done * self.epochs)
+            progress.move_to(done * self.epochs)
             with ExitStack() as heartbeats:
                 asked = queue.ask(self.batch, heartbeats)
-                if asked:
-                    self._run_batch(study, queue, asked, done, show)
+                self._run_batch(study, queue, asked, progress.move)
             known = study.get_trials(deepcopy=False)
             if not asked:
                 time.sleep(_PAUSE)  # other processes work on the rest
-            elif any(trial.values for trial in known):
+            elif any(trial.state == TrialState.COMPLETE for trial in known):
                 after_batch(trials_frame(known, self.space, self.objective.name))
-        show(self.trials * self.epochs)
+        progress.move_to(self.trials * self.epochs)
 
     def _run_batch(
-        self, study: optuna.Study, queue: TrialQueue, asked: list[Trial], done: int, show: Advance
+        self, study: optuna.Study, queue: TrialQueue, asked: list[Trial], advance: Advance
     ) -> None:
-        position = float(done * self.epochs)
-
-        def advance(trial_epochs: float) -> None:
-            nonlocal position
-            position += trial_epochs
-            show(position)
-
         unfinished = {trial.number: trial for trial in asked}
         try:
             for trial, values, reason in self._train(asked, advance):
@@ -429,7 +258,7 @@ class Search:
         with suppress(UpdateFinishedTrialError):  # another process took it for dead and queued it again
             trial.set_user_attr("process", f"{gethostname()}:{os.getpid()}")
             if reason:
-                trial.set_user_attr(_DIVERGED, reason)
+                trial.set_user_attr(DIVERGED, reason)
                 study.tell(trial, state=TrialState.FAIL)
                 return
             for name, measured in values.items():
@@ -437,8 +266,7 @@ class Search:
             objectives = [mean(values[name]) for name in (ACCURACY, self.objective.name)]
             study.tell(trial, objectives, skip_if_finished=True)
 
-    def _train(self, trials: Sequence[Trial], advance: Advance) -> Iterator[tuple[Trial, Measures, str]]:
-        """Yield each trial with its measures, or with the reason why it has none."""
+    def _train(self, trials: Sequence[Trial], advance: Advance) -> Trained:
         stacks: dict[tuple[Recipe, Schedule], list[Trial]] = defaultdict(list)
         for trial in trials:
             schedule = self.space.schedule(trial.params, self.epochs)
@@ -446,16 +274,14 @@ class Search:
         for (_, schedule), together in stacks.items():
             yield from self._train_stack(together, schedule, advance)
 
-    def _train_stack(
-        self, trials: Sequence[Trial], schedule: Schedule, advance: Advance
-    ) -> Iterator[tuple[Trial, Measures, str]]:
+    def _train_stack(self, trials: Sequence[Trial], schedule: Schedule, advance: Advance) -> Trained:
         try:
             measures = self._measures(trials, schedule, advance)
         except DivergedError as error:
             if len(trials) == 1:
                 yield trials[0], {}, str(error)
                 return
-            for trial in trials:  # one model ends the stack, and only its own trial shall fail
+            for trial in trials:  # one model ends the stack, but only its own trial shall fail
                 yield from self._train_stack([trial], schedule, advance)
             return
         for trial in trials:
@@ -492,160 +318,33 @@ def _vanilla(setting: Setting) -> Setting:
     return replace(setting, eta=0.0, beta=Setting.beta)
 
 
-class TrialQueue:
-    """The trials of a study that several processes may work on.
+class _Progress:
+    """Position of a study in trial-epochs; it never decreases."""
 
-    A trial follows from the seed, its number and the trials known by then. So a sweep in one process can be
-    repeated, and processes never draw the same numbers.
+    def __init__(self, advance: Advance) -> None:
+        self._advance, self._position = advance, 0.0
 
-    Args:
-        study: The study.
-        space: The search space.
-        trials: Number of trials that the study shall have.
-        seed: Seed of the search.
-    """
+    def move_to(self, position: float) -> None:
+        if position > self._position:
+            self.move(position - self._position)
 
-    def __init__(self, study: optuna.Study, space: Space, trials: int, seed: int = 0) -> None:
-        self._study, self._space, self._trials, self._seed = study, space, trials, seed
-        self._storage: BaseStorage = study._storage  # noqa: SLF001 - Optuna's functions take it
-        self._seen: set[int] = set()
-
-    @property
-    def done(self) -> int:
-        """Number of finished trials: measured, or diverged."""
-        return sum(map(_is_done, self.known()))
-
-    def known(self) -> list[FrozenTrial]:
-        """Return all trials of the study."""
-        return self._study.get_trials(deepcopy=False)
-
-    def ask(self, most: int, heartbeats: ExitStack) -> list[Trial]:
-        """Return new trials that can train as one stack; trials of processes that died come first.
-
-        Args:
-            most: Maximum number of trials; fewer if other processes work on the rest.
-            heartbeats: Sends heartbeats of the trials until it is closed.
-        """
-        self._requeue_stale()
-        asked: list[Trial] = []
-        structure: dict[str, Any] = {}
-        while len(asked) < most and self._has_room():
-            trial = self._study.ask()
-            heartbeats.enter_context(get_heartbeat_thread(trial._trial_id, self._storage))  # noqa: SLF001
-            self._seen.add(trial.number)
-            # Two processes may have seen the same last free place: the larger number gives way.
-            earlier = [other for other in self.known() if other.number < trial.number and _counts(other)]
-            if len(earlier) >= self._trials:
-                self._study.tell(trial, state=TrialState.FAIL)
-                break
-            self._study.sampler = self._sampler(trial.number, structure)
-            for name, distribution in self._space.distributions.items():
-                _suggest(trial, name, distribution)
-            asked.append(trial)
-            structure = structure or self._space.structure(trial.params)
-        return asked
-
-    def requeue(self, trials: Sequence[Trial]) -> None:
-        """Queue trials again that could not be finished."""
-        for trial in trials:
-            with suppress(UpdateFinishedTrialError):  # another process took it for dead
-                self._study.tell(trial, state=TrialState.FAIL)
-                self._study.enqueue_trial(trial.params)
-
-    def _sampler(self, number: int, structure: Mapping[str, Any]) -> BaseSampler:
-        (seed,) = np.random.SeedSequence([self._seed, number]).generate_state(1)
-        sampler = TPESampler(seed=int(seed))
-        return PartialFixedSampler(dict(structure), sampler) if structure else sampler
-
-    def _has_room(self) -> bool:
-        known = self.known()
-        waiting = any(trial.state == TrialState.WAITING for trial in known)
-        return waiting or sum(map(_counts, known)) < self._trials
-
-    def _requeue_stale(self) -> None:
-        fail_stale_trials(self._study)
-        for trial in self.known():
-            if trial.state == TrialState.RUNNING and trial.number not in self._seen:
-                # A process that died before its first heartbeat would never count as dead.
-                self._seen.add(trial.number)
-                if isinstance(self._storage, RDBStorage):
-                    self._storage.record_heartbeat(trial._trial_id)  # noqa: SLF001
-
-
-def _suggest(trial: Trial, name: str, distribution: Distribution) -> None:
-    if isinstance(distribution, CategoricalDistribution):
-        trial.suggest_categorical(name, distribution.choices)
-    elif isinstance(distribution, IntDistribution):
-        trial.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
-    else:
-        trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
-
-
-def _is_done(trial: FrozenTrial) -> bool:
-    return trial.state == TrialState.COMPLETE or _DIVERGED in trial.user_attrs
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    return _is_done(trial) or trial.state in (TrialState.RUNNING, TrialState.WAITING)
+    def move(self, trial_epochs: float) -> None:
+        self._advance(trial_epochs)
+        self._position += trial_epochs
 
 
 @contextmanager
-def quiet_optuna() -> Iterator[None]:
-    """Silence Optuna's progress messages, and its warnings about heartbeats outside ``Study.optimize``."""
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=ExperimentalWarning)
-            warnings.filterwarnings("ignore", message="Heartbeat of storage")
-            yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)
-
-
-def _parse_url(address: str) -> URL:
-    try:
-        url = make_url(address)
-    except ArgumentError as error:
-        raise InputError(
-            f"--storage {address}: expected the address of a database, such as sqlite:///mine.db or "
-            "postgresql://user@host/db."
-        ) from error
-    if url.get_backend_name() == "sqlite" and url.database:
-        folder = Path(url.database).expanduser().parent
-        if not folder.is_dir():
-            raise InputError(f"--storage {address}: there is no folder {folder}.")
-    return url
-
-
-def _connect(url: URL, heartbeat: int) -> RDBStorage:
-    def connect() -> RDBStorage:
-        return RDBStorage(
-            url.render_as_string(hide_password=False),
-            engine_kwargs={"connect_args": {"timeout": _BUSY}} if url.get_backend_name() == "sqlite" else {},
-            heartbeat_interval=heartbeat,
-            grace_period=_GRACE * heartbeat,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=_MAX_RETRIES),
-        )
-
-    try:
-        return connect()
-    except SQLAlchemyError as error:
-        # Two processes that start at once both create the tables; the slower one tries again.
-        if not any(sign in str(error).lower() for sign in ("already exists", "unique")):
-            raise
-        time.sleep(1)
-        return connect()
-
-
-@contextmanager
-def _helpers(search: Search, number: int) -> Iterator[None]:
-    """Run more processes that work on the same study."""
-    threads = torch.get_num_threads()
+def _helpers(search: _Search, connection: tuple[Any, ...], number: int) -> Iterator[None]:
+    """Start more processes that work on the same study."""
+    if number == 0:
+        yield
+        return
+    threads, own = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // (number + 1))
     context = get_context("spawn")
-    processes = [context.Process(target=_help, args=(search, number + 1), daemon=True) for _ in range(number)]
-    if number:
-        torch.set_num_threads(_threads(number + 1))
+    processes = [
+        context.Process(target=_help, args=(search, connection, own), daemon=True) for _ in range(number)
+    ]
+    torch.set_num_threads(own)
     for process in processes:
         process.start()
     try:
@@ -658,16 +357,12 @@ def _helpers(search: Search, number: int) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _threads(workers: int) -> int:
-    return max(1, (os.cpu_count() or 1) // workers)
-
-
-def _help(search: Search, workers: int) -> None:
+def _help(search: _Search, connection: tuple[Any, ...], threads: int) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # as in `cli.main`
-    torch.set_num_threads(_threads(workers))
+    torch.set_num_threads(threads)
     with suppress(KeyboardInterrupt), quiet_optuna():
-        search.work(search.open(), lambda _: None, lambda _: None)
+        search.work(open_study(*connection), lambda _: None, lambda _: None)
 
 
 def trials_frame(trials: Sequence[FrozenTrial], space: Space, measure: str) -> pd.DataFrame:
@@ -680,7 +375,7 @@ def trials_frame(trials: Sequence[FrozenTrial], space: Space, measure: str) -> p
     """
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     if not done:
-        reasons = [trial.user_attrs[_DIVERGED] for trial in trials if _DIVERGED in trial.user_attrs]
+        reasons = [trial.user_attrs[DIVERGED] for trial in trials if DIVERGED in trial.user_attrs]
         raise InputError(f"no trial could be measured: {(reasons or ['none is finished'])[0]}")
     rows = [_row(trial, trial.params, "", measure) | {"trial": trial.number} for trial in done]
     structures: dict[str, FrozenTrial] = {}
@@ -705,9 +400,7 @@ def _row(trial: FrozenTrial, params: dict[str, Any], prefix: str, measure: str) 
     return row | {MODELS: len(shares), CONSTANT: sum(map(is_constant, shares)), IDLE: idle}
 
 
-def choose_trial(
-    frame: pd.DataFrame, measure: str, max_accuracy_loss: float
-) -> tuple[pd.Series, list[str]]:
+def choose_trial(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) -> tuple[pd.Series, list[str]]:
     """Return the eligible row with the smallest measure, and the rejected rows with the reason.
 
     Budget and eligibility are those of the grid, relative to the best vanilla model.

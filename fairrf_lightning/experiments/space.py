@@ -25,7 +25,15 @@ DEFAULT_SPACE: dict[str, Any] = {
     "lr": {"low": 3e-4, "high": 3e-3, "log": True},
 }
 # Related features are the user's knowledge; ARL has no penalty to search for.
-_NOT_SEARCHED = {"related", "removed", "uses_sensitive", "adversary_lr", "adversary_after", "method", "epochs"}
+_NOT_SEARCHED = {
+    "related",
+    "removed",
+    "uses_sensitive",
+    "adversary_lr",
+    "adversary_after",
+    "method",
+    "epochs",
+}
 _OF_SCHEDULE = {f.name for f in fields(Schedule)}
 # Names and types of what can be searched.
 PARAMETERS: dict[str, Any] = {

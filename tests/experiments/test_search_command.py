@@ -59,7 +59,7 @@ def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
         assert Path("sweep_synthetic", name).stat().st_size > 10_000
     printed = capsys.readouterr().out
     assert "Pareto front of 7 trials" in printed
-    assert "S played no part in it; the test rows were not touched." in printed
+    assert "S was not used; the test rows were not used." in printed
     assert "fit --config sweep_synthetic/chosen.yaml" in printed
 
     vanilla = after[(after["eta"] == 0) & (after["constant_models"] == 0)].nlargest(1, "val_acc").iloc[0]
@@ -145,7 +145,7 @@ def test_an_interrupted_batch_is_trained_when_the_sweep_goes_on(
     with pytest.raises(SystemExit) as exit_info:
         sweep("--trials", "6")
     assert exit_info.value.code == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command to resume" in capsys.readouterr().err
     states = [trial.state for trial in trials_of()]
     expected = {TrialState.COMPLETE: 3, TrialState.FAIL: 3, TrialState.WAITING: 3}
     assert {state: states.count(state) for state in expected} == expected
@@ -223,7 +223,11 @@ def test_a_study_with_other_options_is_not_mixed_up(capsys: pytest.CaptureFixtur
 def test_without_optuna_the_extra_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("fairrf_lightning.sweep")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(("fairrf_lightning.cli.sweep", "fairrf_lightning.experiments"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit):
