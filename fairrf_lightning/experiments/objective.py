@@ -9,11 +9,12 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.experiments.eligibility import ACCURACY, BALANCED, SHARE
+from fairrf_lightning.experiments.choose import ACCURACY, BALANCED, SHARE
 from fairrf_lightning.experiments.stack import Stack
 from fairrf_lightning.experiments.stacked_metrics import related_of
 from fairrf_lightning.functional import Statistic
-from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.metrics.evaluation import FeaturePenalties
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
 
 S_FREE: dict[str, tuple[Statistic, Given]] = {
@@ -22,7 +23,7 @@ S_FREE: dict[str, tuple[Statistic, Given]] = {
     "val_covariance_positives": ("covariance", "positives"),
     "val_correlation_positives": ("correlation", "positives"),
 }
-WITH_S = ("val_dp_gap", "val_eo_gap", "val_eodds_gap")
+WITH_S = tuple(f"val_{key}" for key in GAPS)
 _CONSENT = "with_s:"
 
 
@@ -87,7 +88,7 @@ class Objective:
         module, own = stack.module, stack.module.penalty
         statistic, given = S_FREE[self.name]
         features: dict[str, list[int]] = {name: [] for name in own.feature_names}
-        for column, owner in zip(own.columns.tolist(), own.owner.tolist(), strict=True):
+        for column, owner in zip(own.columns.tolist(), own.column_feature.tolist(), strict=True):
             features[own.feature_names[owner]].append(column)
         common = RelatedFeaturePenalty(features, own.eta, statistic, given).to(module.device)
         metric = FeaturePenalties(common).to(module.device)

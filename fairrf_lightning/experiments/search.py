@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError, InputError
-from fairrf_lightning.experiments.eligibility import (
+from fairrf_lightning.experiments.choose import (
     ACCURACY,
     BALANCED,
     CONSTANT,
@@ -34,13 +34,14 @@ from fairrf_lightning.experiments.eligibility import (
     SHARE,
     STEPS,
     eligible,
+    pareto_front,
+    preferred,
     reference,
 )
 from fairrf_lightning.experiments.identity import data_identity
 from fairrf_lightning.experiments.objective import Objective
-from fairrf_lightning.experiments.pareto import pareto_front
 from fairrf_lightning.experiments.runner import run_settings
-from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
+from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.space import PARAMETERS, Space, read_space
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
 from fairrf_lightning.metrics.decisions import is_constant
@@ -102,8 +103,8 @@ class SweepResult:
         if setting.backbone == "mlp":
             backbone["init_args"] = {"hidden": list(setting.hidden), "dropout": setting.dropout}
         update: dict[str, Any] = {"beta": setting.beta, "every_n_steps": None}
-        if setting.rule != "fixed":
-            update |= {"every_n_steps": schedule.update_every, "rule": setting.rule}
+        if setting.every_n_steps is not None:
+            update |= {"every_n_steps": setting.every_n_steps, "rule": setting.rule}
         model = {
             "backbone": backbone,
             "eta": setting.eta,
@@ -187,7 +188,7 @@ def sweep(
     target.check(data)
     data.prepare_data()
     data.setup()
-    searched = searched.with_default("update_every", data.update_interval)
+    searched = searched.with_default("every_n_steps", data.update_interval)
     batch = max(1, min(batch, trials // workers))
     search = _Search(data, searched, target, list(seeds), epochs, trials, batch, seed)
     connection = (storage, study, search.identity(), heartbeat)
@@ -267,10 +268,10 @@ class _Search:
             study.tell(trial, objectives, skip_if_finished=True)
 
     def _train(self, trials: Sequence[Trial], advance: Advance) -> Trained:
-        stacks: dict[tuple[Recipe, Schedule], list[Trial]] = defaultdict(list)
+        stacks: dict[tuple[StackConfig, Schedule], list[Trial]] = defaultdict(list)
         for trial in trials:
             schedule = self.space.schedule(trial.params, self.epochs)
-            stacks[self.space.setting(trial.params).recipe, schedule].append(trial)
+            stacks[self.space.setting(trial.params).stack_config, schedule].append(trial)
         for (_, schedule), together in stacks.items():
             yield from self._train_stack(together, schedule, advance)
 
@@ -405,14 +406,15 @@ def choose_trial(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) ->
 
     Budget and eligibility are those of the grid, relative to the best vanilla model.
     """
-    rows = frame.assign(adversary_lr=0.0, removed="")  # trials have neither
+    rows = frame.assign(adversary_lr=0.0, remove="")  # trials have neither
     vanilla = reference(rows)
     if vanilla is None:
         raise InputError("the study has no vanilla model to compare with: name another --study.")
     within = eligible(rows, vanilla, max_accuracy_loss)
-    order = within.settings.sort_values([measure, ACCURACY], ascending=[True, False], kind="stable")
+    best = preferred(within.settings, measure)
+    chosen = list(frame.index).index((vanilla if best is None else best).name)
     rejected = [f"{trial_name(frame.loc[index])}: {reason}" for index, reason in within.rejected.items()]
-    return frame.loc[order.index[0]], rejected
+    return frame.iloc[chosen], rejected
 
 
 def trial_name(row: pd.Series) -> str:

@@ -12,33 +12,29 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from fairrf_lightning.backbones import MLP
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
+from fairrf_lightning.experiments.setting import SETTING_COLUMNS, Schedule, Setting, StackConfig
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 
+FIXED = "fixed"  # a rule of a space: lambda is never updated
 DEFAULT_SPACE: dict[str, Any] = {
     "eta": {"low": 0.05, "high": 2.0, "log": True},
     "beta": {"low": 0.2, "high": 2.0, "log": True},
-    "rule": ["kkt", "worst_case", "fixed"],
+    "rule": ["kkt", "worst_case", FIXED],
     "statistic": ["covariance", "correlation"],
     "pretrain_epochs": {"low": 0, "high": 3},  # less in short trainings
     "lr": {"low": 3e-4, "high": 3e-3, "log": True},
 }
 # Related features are the user's knowledge; ARL has no penalty to search for.
-_NOT_SEARCHED = {
-    "related",
-    "removed",
-    "uses_sensitive",
-    "adversary_lr",
-    "adversary_after",
-    "method",
-    "epochs",
-}
-_OF_SCHEDULE = {f.name for f in fields(Schedule)}
-# Names and types of what can be searched.
+_NOT_SEARCHED = {"related", "remove", "expose_sensitive", "method", "epochs"}
+_NOT_SEARCHED |= {"adversary_lr", "pretrain_steps"}
+_OF_SCHEDULE = [option.name for option in fields(Schedule)]
+_OF_STACK = {option.name for option in fields(StackConfig)} | set(_OF_SCHEDULE)
+# Names and types of the options that can be searched.
+_TYPES = get_type_hints(Setting) | get_type_hints(Schedule)
 PARAMETERS: dict[str, Any] = {
-    name: kind
-    for name, kind in (get_type_hints(Setting) | get_type_hints(Schedule)).items()
+    name: int if _TYPES[name] == int | None else _TYPES[name]
+    for name in (*SETTING_COLUMNS, *_OF_SCHEDULE)
     if name not in _NOT_SEARCHED
 }
 
@@ -65,11 +61,11 @@ class Space:
 
     def structure(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the parameters that trials must share to train as one stack: all but eta and beta."""
-        return {k: v for k, v in params.items() if k in Recipe._fields or k in _OF_SCHEDULE}
+        return {k: v for k, v in params.items() if k in _OF_STACK}
 
     def with_default(self, name: str, value: Any) -> Space:
         """Return the space with another default of a parameter; a value that the space names stays."""
-        if name in self.distributions or name in self.fixed or value == getattr(Schedule, name):
+        if name in self.distributions or name in self.fixed or value == getattr(Setting, name):
             return self
         return replace(self, fixed=self.fixed | {name: value})
 
@@ -93,6 +89,8 @@ class Space:
         values = self.fixed | dict(params)
         if isinstance(values.get("hidden"), str):  # Optuna stores no lists
             values["hidden"] = tuple(int(size) for size in values["hidden"].split("x") if size)
+        if values.get("rule") == FIXED:
+            values |= {"rule": Setting.rule, "every_n_steps": None}
         return values
 
 
@@ -186,5 +184,6 @@ def _parse_value(key: str, value: Any) -> Any:
         value = kind(value)
     if key in ("hidden", "dropout"):
         MLP(1, **{key: value})
-    (Schedule if key in _OF_SCHEDULE else Setting)(**{key: value})
+    space = Space({}, {key: value})
+    space.setting({}), space.schedule({}, Schedule.epochs)
     return value
