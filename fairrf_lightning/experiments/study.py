@@ -22,7 +22,7 @@ from optuna.storages import (
     RetryHeartbeatStaleTrialCallback,
     fail_stale_trials,
 )
-from optuna.storages._heartbeat import get_heartbeat_thread
+from optuna.storages._heartbeat import BaseHeartbeat, get_heartbeat_thread
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
@@ -206,7 +206,7 @@ class TrialQueue:
             if trial.state == TrialState.RUNNING and trial.number not in self._seen:
                 # A process that died before its first heartbeat would never count as dead.
                 self._seen.add(trial.number)
-                if isinstance(self._storage, RDBStorage):
+                if isinstance(self._storage, BaseHeartbeat):
                     self._storage.record_heartbeat(trial._trial_id)  # noqa: SLF001
 
 
