@@ -70,7 +70,7 @@ COMMANDS = (
         "sweep",
         "Explore",
         "Search for a setting with Optuna.",
-        "fairrf_lightning.sweep.command:run_sweep",
+        "fairrf_lightning.cli.sweep:sweep",
         "sweep",
     ),
     Command(
