@@ -21,8 +21,8 @@ class StackedModule(FairRFModule):
     """``S`` seeds times ``P`` settings; their losses are summed.
 
     Adam works element by element, so each model takes the steps that it would take alone. Batches have
-    ``inputs`` ``(S, N, D)`` and ``target`` ``(S, N)``. ``results`` holds the metrics of the last validation or
-    test epoch, ``(S, P)`` by name; nothing is logged.
+    ``inputs`` ``(S, N, D)`` and ``target`` ``(S, N)``. ``results`` holds the metrics of the last epoch of
+    validation or test, ``(S, P)`` by name; nothing is logged.
 
     Args:
         backbone: The stacked networks.
