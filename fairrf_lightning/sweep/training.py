@@ -13,7 +13,7 @@ from optuna.trial import Trial
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.experiments.choose import ACCURACY, STEPS
-from fairrf_lightning.experiments.runner import run_settings
+from fairrf_lightning.experiments.run import run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.sweep.objective import Objective
 from fairrf_lightning.sweep.space import Space
