@@ -12,13 +12,13 @@ from typing import Any
 from fairrf_lightning.audit.gaps import may_turn, needs_labels
 from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
 from fairrf_lightning.audit.tables import not_compared
-from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.commands import certificate_commands, report_commands
 from fairrf_lightning.report.extremes import about_groups
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
-from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.report.verdict import (
     comparison_verdict,
     empty_comparison_verdict,

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder, read_checkpoint
 from fairrf_lightning.report.facts import Data
 from fairrf_lightning.report.results_facts import reproduction_facts
 from fairrf_lightning.report.run_facts import data_facts, training
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 from fairrf_lightning.report.run_report import run_facts
 from fairrf_lightning.report.wording import NONE, percent, points
 
