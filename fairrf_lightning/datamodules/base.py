@@ -77,7 +77,6 @@ class TabularDataModule(LightningDataModule, ABC):
     default_groups: tuple[str, ...] | Literal["all"] = "all"
     table_options: ClassVar[tuple[str, ...]] = ()  # attributes that decide on the rows of the table
     files: tuple[RemoteFile, ...] = ()
-    recommended: ClassVar[dict[str, float]] = {}  # eta and beta for the command line
 
     def __init__(
         self,
