@@ -30,7 +30,7 @@ LAYERS = (
     },
     {"load", "experiments", "audit", "certificate", "suggest", "sweep"},
     {"report", "tracking"},
-    {"cli", "short_names", "option_parser", "cli_errors", "quiet", "trainer_options", "results"},
+    {"cli", "short_names", "option_parser", "cli_errors", "quiet"},
 )
 LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
 ANALYSES = 4  # of these, only `load` may be imported by the others

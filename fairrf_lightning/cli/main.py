@@ -158,7 +158,7 @@ def main(args: list[str] | None = None) -> None:
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     try:
-        _run(given[0], given[1:])
+        _run(given[0], given[1:], from_shell=args is None)
     except KeyboardInterrupt as stopped:
         from fairrf_lightning.stop_signals import StoppedBySignal  # noqa: PLC0415 - imports torch
 
@@ -215,7 +215,7 @@ def install_hint(extra: str) -> str:
     return f"pip install 'fairrf-lightning[{extra}]'"
 
 
-def _run(name: str, args: list[str]) -> Any:
+def _run(name: str, args: list[str], *, from_shell: bool) -> Any:
     command = find_command(name)
     module, _, function = command.target.partition(":")
     try:
@@ -229,7 +229,8 @@ def _run(name: str, args: list[str]) -> Any:
             f"{name} needs the package {error.name}; run: {install_hint(command.extra)}"
         ) from error
     if module.endswith("cli.fit"):
-        return found([name, *args])
+        # Lightning wants to read the arguments of the process itself: its other ranks run them again.
+        return found(None if from_shell else [name, *args])
     if function.startswith("run_"):
         return found(args)
     from fairrf_lightning.cli.parsing import call  # noqa: PLC0415 - slow for --help
