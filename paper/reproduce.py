@@ -23,7 +23,7 @@ from fairrf_lightning.experiments.setting import Schedule
 from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.report import end_with_report
 from fairrf_lightning.report.results_facts import reproduction_facts
-from paper.numbers import CASE_STUDY
+from paper.numbers import BUDGET, CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
 from paper.report import draw_figures, write_page
 
@@ -49,7 +49,10 @@ def run_reproduce(args: Sequence[str]) -> None:
     results = train(parts, folder, list(range(options.seeds)), schedule, options.workers)
     draw_figures(results, folder / "figures")
     written, hint = end_with_report(
-        partial(reproduction_facts, results), folder, page="reproduction.html", card="reproduction_card.md"
+        partial(reproduction_facts, results, BUDGET),
+        folder,
+        page="reproduction.html",
+        card="reproduction_card.md",
     )
     files = [write_page(results, folder), *written]
     Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)

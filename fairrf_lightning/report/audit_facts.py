@@ -14,11 +14,11 @@ from fairrf_lightning.audit.notices import has_labels, has_same_decision, notice
 from fairrf_lightning.audit.tables import not_compared
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.commands import certificate_commands, report_commands
 from fairrf_lightning.report.extremes import about_groups
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
 from fairrf_lightning.report.now import now
-from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.report.verdict import (
     comparison_verdict,
     empty_comparison_verdict,

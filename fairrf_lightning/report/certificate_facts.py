@@ -10,9 +10,9 @@ from typing import Any
 from fairrf_lightning.certificate.gap import adds_nothing
 from fairrf_lightning.checkpoint_check import weights_digest
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import read_checkpoint
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.report.facts import Certificate, CertifiedGap
-from fairrf_lightning.report.run_folder import read_checkpoint
 from fairrf_lightning.report.wording import points
 
 METHODS = {

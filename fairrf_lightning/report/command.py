@@ -12,11 +12,11 @@ from rich.console import Console
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.identity import check_one_experiment
 from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.audit_facts import audit_facts, read_audit
 from fairrf_lightning.report.certificate_facts import certificate_facts
 from fairrf_lightning.report.facts import Certificate, Facts, Front
 from fairrf_lightning.report.results_facts import grid_facts
-from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.report.run_report import run_facts
 from fairrf_lightning.report.writing import write_report
 

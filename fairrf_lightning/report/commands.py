@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.printed_command import shell_command
-from fairrf_lightning.report.run_folder import RunFolder
 from fairrf_lightning.short_names import SHORT_NAMES
 
 _OURS = "fairrf_lightning."

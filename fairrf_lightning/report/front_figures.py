@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 import plotly.graph_objects as go
 
-from fairrf_lightning.experiments.pareto import pareto_front
+from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.report.facts import Front, Point
 from fairrf_lightning.report.figure import INK, LINE, MUTED, SERIES, SYMBOLS, Figure, Table, finished, plain
 from fairrf_lightning.report.wording import GAP_WORDS, percent, points

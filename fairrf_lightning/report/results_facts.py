@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import BUDGET, choose, rejections
+from fairrf_lightning.experiments.choose import (
+    Recommendation,
+    choice_rule,
+    choose,
+    recommend,
+    rejection_lines,
+    rejections,
+    same_decision,
+    summarise,
+)
 from fairrf_lightning.experiments.comparison import difference, mean_interval
-from fairrf_lightning.experiments.eligibility import rejection_lines, same_decision
 from fairrf_lightning.experiments.identity import SHARED_COLUMNS
-from fairrf_lightning.experiments.recommend import Recommendation, choice_rule, recommend, summarise
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.report.facts import (
     Absent,
@@ -122,20 +129,25 @@ class _Measured:
         return comparison_verdict(self.gaps, self.other, self.accuracy, self.against)
 
 
-def reproduction_facts(results: pd.DataFrame) -> Facts | None:
-    """Return the facts of the paper re-run; ``None`` without the part of any data set."""
+def reproduction_facts(results: pd.DataFrame, budgets: Mapping[str, float]) -> Facts | None:
+    """Return the facts of the paper re-run; ``None`` without the part of any data set.
+
+    Args:
+        results: One row per model.
+        budgets: Maximum loss of validation accuracy, by data set.
+    """
     gaps: list[Gap] = []
     fronts, rejected = [], []
     outside = results[~results["include_sensitive"].astype(bool) & (results["method"] != "single vanilla")]
-    for data in BUDGET:
+    for data, budget in budgets.items():
         runs = outside[outside["part"] == data]
         vanilla, fairrf = (runs[runs["method"] == method] for method in ("vanilla", "fairrf"))
         if vanilla.empty or fairrf.empty:
             continue
-        chosen = choose(fairrf, vanilla, BUDGET[data], "without S")
-        rejected += [f"{data}, {reason}" for reason in rejections(fairrf, vanilla, BUDGET[data])]
+        chosen = choose(fairrf, vanilla, budget, "without S")
+        rejected += [f"{data}, {reason}" for reason in rejections(fairrf, vanilla, budget)]
         gaps += _gaps(chosen, vanilla, data)
-        fronts.append(Front(data, list(_method_points(runs, chosen)), _reproduction_rule()))
+        fronts.append(Front(data, list(_method_points(runs, chosen)), _reproduction_rule(budgets)))
     if not gaps:
         return None
     return Facts(
@@ -229,6 +241,6 @@ def _absent() -> dict[str, Absent]:
     return {"groups": _ONE_MODEL, "data": _NO_DATA, "training": _NO_TRAINING, "certificate": _NO_CERTIFICATE}
 
 
-def _reproduction_rule() -> str:
-    budgets = ", ".join(f"{name} {100 * loss:g} points" for name, loss in BUDGET.items())
-    return f"Chosen without S: the largest eta within a budget of validation accuracy ({budgets})."
+def _reproduction_rule(budgets: Mapping[str, float]) -> str:
+    texts = ", ".join(f"{name} {100 * loss:g} points" for name, loss in budgets.items())
+    return f"Chosen without S: the largest eta within a budget of validation accuracy ({texts})."

@@ -9,14 +9,14 @@ import numpy as np
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
+from fairrf_lightning.audit.checkpoint import evaluate_checkpoint
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
+from fairrf_lightning.load import EvaluatedRows, RunFolder
 from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report.facts import Absent
-from fairrf_lightning.report.run_folder import RunFolder
 
 
 def audit_run(

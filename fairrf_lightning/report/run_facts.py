@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.load import RunFolder, read_checkpoint
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.report.facts import Data, Estimate, Gap, Path, Training
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 
 
 def measured(metrics: pd.DataFrame, scope: str) -> tuple[str, Estimate | None, list[Gap]]:

@@ -11,6 +11,7 @@ import torch
 from fairrf_lightning.audit.notices import notices
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.load import RunFolder, read_checkpoint
 from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.report.audit_facts import (
     accuracy_against,
@@ -42,7 +43,6 @@ from fairrf_lightning.report.facts import (
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.run_audit import audit_run
 from fairrf_lightning.report.run_facts import configuration, data_facts, has_same_decision, measured, training
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 from fairrf_lightning.report.verdict import (
     gaps_verdict,
     same_decision_verdict,

@@ -9,7 +9,7 @@ from shlex import quote
 
 import pandas as pd
 
-from fairrf_lightning.experiments.eligibility import rejection_lines, same_decision
+from fairrf_lightning.experiments.choose import rejection_lines, same_decision
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.report.facts import Absent, Data, Estimate, Facts, Front, Point, Verdict

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder, read_checkpoint
 from fairrf_lightning.report.facts import Data
 from fairrf_lightning.report.results_facts import reproduction_facts
 from fairrf_lightning.report.run_facts import data_facts, training
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 from fairrf_lightning.report.run_report import run_facts
 from fairrf_lightning.report.wording import NONE, percent, points
 
@@ -77,7 +77,7 @@ def test_a_reproduction_without_a_data_set_has_no_page() -> None:
     empty = pd.DataFrame(
         {"include_sensitive": [False], "method": ["vanilla"], "part": ["sensitivity"], "seed": 0}
     )
-    assert reproduction_facts(empty) is None
+    assert reproduction_facts(empty, {"adult": 0.01}) is None
 
 
 def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:
