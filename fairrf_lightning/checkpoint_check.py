@@ -18,9 +18,9 @@ from lightning.pytorch.cli import LRSchedulerTypeTuple
 from fairrf_lightning.checkpoint_file import load_checkpoint
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.short_names import SHORT_NAMES
+from fairrf_lightning.presets import class_presets
 
-_DATA_CLASSES = {path.rpartition(".")[2] for path in SHORT_NAMES["data"].values()}
+_DATA_CLASSES = {path.rpartition(".")[2] for path in class_presets().values()}
 _PACKAGE = __name__.partition(".")[0]
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _CLASS_KEYS = ("class_path", "_class_path")

@@ -9,9 +9,9 @@ from lightning import Trainer
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import BACKBONES, BackboneName, LinearSVM
+from fairrf_lightning.cli.short_names import SHORT_NAMES
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods import ARLModule
-from fairrf_lightning.short_names import SHORT_NAMES
 
 RELATED = {"age": [0]}
 

@@ -24,6 +24,8 @@ from fairrf_lightning.callbacks.run_record import RunRecord, add_to_record
 from fairrf_lightning.checkpoint_check import check_checkpoint, restoring
 from fairrf_lightning.checkpoint_file import WholeFileIO
 from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.cli.methods import METHOD_HELP
 from fairrf_lightning.cli.output import (
     ProgressLine,
     print_next_commands,
@@ -31,12 +33,10 @@ from fairrf_lightning.cli.output import (
     print_results,
     quieten,
 )
-from fairrf_lightning.cli_errors import explain
+from fairrf_lightning.cli.short_names import ShortNameParser
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.presets import fit_callbacks, recommended
-from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.stop_signals import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.tracking.wandb_logger import use_patient_logger
 
@@ -64,7 +64,7 @@ class FairRFCLI(LightningCLI):
         if str(config.get("ckpt_path")).endswith(_TABLES):
             raise InputError(
                 f"--ckpt_path {config.ckpt_path}: this is a table, not a checkpoint. Name the table by "
-                "--data.path, and by --ckpt_path a model, such as lightning_logs/version_0/checkpoints/best.ckpt."
+                "--data.path, and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
             )
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
             raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
@@ -292,6 +292,9 @@ def run_fit(args: list[str] | None) -> None:
         args: Arguments from the name of the command on; ``None`` for those of the process.
     """
     quieten()
+    given = sys.argv[1:] if args is None else args
+    if "--help-all" in given:
+        args = [given[0], "--help"]
     try:
         with exit_by_signal():
             run_lightning_cli(args)

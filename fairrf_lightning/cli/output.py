@@ -50,7 +50,8 @@ def quieten() -> None:
         logger = logging.getLogger(f"lightning.{name}")
         logger.removeFilter(_is_news)
         logger.addFilter(_is_news)
-    for message in ("lambda was never updated", "the penalty was never on", "the model is a vanilla model"):
+    repeated = ("lambda was never updated", "the penalty was never on", ".*is a vanilla model")
+    for message in (*repeated, "LightningCLI's args parameter"):
         warnings.filterwarnings("ignore", message=message)
 
 
@@ -71,7 +72,7 @@ class ProgressLine(ProgressBar):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._is_enabled and trainer.is_global_zero:
-            print_lines(_describe_run(trainer, pl_module))
+            print_lines(*_describe_run(trainer, pl_module))
         self._started = time.monotonic()
         self._start("training", self.total_train_batches * (trainer.max_epochs or -1))
 
@@ -165,20 +166,15 @@ class ProgressLine(ProgressBar):
         return start + " ".join(words.values() if start else (f"{name} {values[name]:.3f}" for name in words))
 
 
-def _describe_run(trainer: Trainer, module: LightningModule) -> str:
-    """Return the sizes of the data and the model, in one line."""
-    parts = []
+def _describe_run(trainer: Trainer, module: LightningModule) -> Iterator[str]:
+    """Yield the sizes of the data and of the model."""
     data: Any = getattr(trainer, "datamodule", None)
-    if sizes := getattr(data, "split_sizes", None):
-        names = {"train": "training", "val": "validation", "test": "test"}
-        parts.append(
-            ", ".join(f"{rows:,} {names[part]}" for part, rows in sizes.items() if part in names) + " rows"
-        )
-    if features := getattr(data, "feature_names", None):
-        parts.append(f"{len(features)} inputs")
-    count = sum(parameter.numel() for parameter in module.parameters())
+    if hasattr(data, "split_sizes") and hasattr(data, "feature_names"):
+        train, val, test = (f"{data.split_sizes[part]:,}" for part in ("train", "val", "test"))
+        rows = f"{train} training, {val} validation and {test} test rows"
+        yield f"Data: {rows}; {len(data.feature_names)} inputs."
     name = type(getattr(module, "backbone", module)).__name__
-    return "; ".join([*parts, f"{name} with {count:,} parameters"])
+    yield f"Model: {name} with {sum(one.numel() for one in module.parameters()):,} parameters."
 
 
 def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> None:

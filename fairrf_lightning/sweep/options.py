@@ -9,12 +9,12 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+from fairrf_lightning.cli.short_names import ShortNameParser
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.command_options import data_maker, read_seeds
 from fairrf_lightning.experiments.identity import data_identity
 from fairrf_lightning.experiments.setting import Setting
-from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.sweep.objective import S_FREE, WITH_S, Objective
 from fairrf_lightning.sweep.space import Space, read_space
 

@@ -15,6 +15,7 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.experiments import Stack
 from fairrf_lightning.experiments.choose import pareto_front
+from fairrf_lightning.printed_command import install_command
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "600", "--epochs", "2", "--seeds", "2", "--batch", "3"]
 DATABASE = "sqlite:///sweep_synthetic/study.db"
@@ -228,10 +229,7 @@ def test_without_optuna_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit):
         sweep()
-    assert (
-        "sweep needs the package optuna; run: pip install 'fairrf-lightning[sweep]'"
-        in capsys.readouterr().err
-    )
+    assert f"sweep needs the package optuna; run: {install_command('sweep')}" in capsys.readouterr().err
 
 
 def test_without_matplotlib_nothing_is_searched(
@@ -240,5 +238,5 @@ def test_without_matplotlib_nothing_is_searched(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit):
         sweep("--trials", "1", "--out", "unplotted")
-    assert "pip install 'fairrf-lightning[plot]', or --plot false" in capsys.readouterr().err
+    assert f"{install_command('plot')}, or --plot false" in capsys.readouterr().err
     assert not Path("unplotted").exists()
