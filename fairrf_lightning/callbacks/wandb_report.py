@@ -11,8 +11,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
 from fairrf_lightning.callbacks.best_checkpoint import chosen_by
+from fairrf_lightning.metrics.counts import GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
-from fairrf_lightning.metrics.group_rates import GroupRate
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 from fairrf_lightning.tracking.access import first_line
 from fairrf_lightning.tracking.axes import (
@@ -107,7 +107,7 @@ class WandbReport(Callback):
             for penalty in penalties:
                 define_metrics(run, feature_names(penalty.feature_names))
             if (metrics := _metrics_of(pl_module, "val")) is not None:
-                groups = _group_names(trainer, metrics.dp_gap.num_groups)
+                groups = _group_names(trainer, metrics.num_groups)
                 define_metrics(run, evaluation_names(groups))
 
         self._attempt(trainer, report)

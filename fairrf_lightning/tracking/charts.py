@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fairrf_lightning.metrics.group_rates import GroupRate
+from fairrf_lightning.metrics.counts import GroupRate
 from fairrf_lightning.tracking.axes import GAP_LABELS, RATES
 
 Metrics = Mapping[str, float]
