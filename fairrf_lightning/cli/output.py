@@ -74,17 +74,16 @@ class ProgressLine(ProgressBar):
         if self._is_enabled and trainer.is_global_zero:
             print_lines(*_describe_run(trainer, pl_module))
         self._started = time.monotonic()
-        self._start("training", self.total_train_batches * (trainer.max_epochs or -1))
+        self._start(_epoch(trainer), self.total_train_batches * (trainer.max_epochs or -1))
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         del outputs, batch, batch_idx
         if self._bar is not None:
-            of = f"/{trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
             done = trainer.fit_loop.epoch_loop.batch_progress.total.completed
-            text = f"epoch {trainer.current_epoch + 1}{of}"
-            self._show(completed=done, description=text, metrics=self._metrics(trainer, pl_module))
+            metrics = self._metrics(trainer, pl_module)
+            self._show(completed=done, description=_epoch(trainer), metrics=metrics)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop()
@@ -164,6 +163,11 @@ class ProgressLine(ProgressBar):
         }
         start = "val: " if words and all(name.startswith("val_") for name in words) else ""
         return start + " ".join(words.values() if start else (f"{name} {values[name]:.3f}" for name in words))
+
+
+def _epoch(trainer: Trainer) -> str:
+    of = f"/{trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
+    return f"epoch {trainer.current_epoch + 1}{of}"
 
 
 def _describe_run(trainer: Trainer, module: LightningModule) -> Iterator[str]:
