@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fairrf_lightning.callbacks.run_record import run_directory
+from fairrf_lightning.callbacks.run_files import run_directory
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import diverged
 from fairrf_lightning.metrics.counts import GAPS
