@@ -48,20 +48,12 @@ LEFT: set[tuple[str, str]] = {
     ("experiments/grid_command.py", "cli"),
     ("experiments/grid_command.py", "report"),
     ("experiments/identity.py", "quiet"),
+    ("experiments/search.py", "quiet"),
     ("report/run_audit.py", "cli"),
     ("report/run_audit.py", "quiet"),
     ("suggest/command.py", "cli"),
-    ("sweep/choice.py", "experiments"),
-    ("sweep/chosen_config.py", "experiments"),
-    ("sweep/command.py", "experiments"),
-    ("sweep/command.py", "report"),
-    ("sweep/loop.py", "experiments"),
-    ("sweep/objective.py", "experiments"),
     ("sweep/options.py", "cli"),
     ("sweep/options.py", "experiments"),
-    ("sweep/report.py", "experiments"),
-    ("sweep/space.py", "experiments"),
-    ("sweep/training.py", "experiments"),
 }
 
 

@@ -69,7 +69,7 @@ COMMANDS = (
         "sweep",
         "Explore",
         "Search for a setting with Optuna.",
-        "fairrf_lightning.sweep.command:run_sweep",
+        "fairrf_lightning.cli.sweep:sweep",
         "sweep",
     ),
     Command(
