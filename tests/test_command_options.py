@@ -14,7 +14,7 @@ import yaml
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import COMPASDataModule, SyntheticDataModule
-from fairrf_lightning.datamodules.protected_names import protected_names
+from fairrf_lightning.datamodules.leakage import protected_names
 from fairrf_lightning.experiments.space import read_space
 
 Cli: TypeAlias = Callable[[str], None]

@@ -111,7 +111,7 @@ COMMANDS = (
         "to_parquet",
         "Data",
         "Convert a large CSV file, so that training streams it.",
-        "fairrf_lightning.datamodules.csv_to_parquet:run_to_parquet",
+        "fairrf_lightning.cli.data:to_parquet",
         aliases=("to-parquet",),
     ),
     Command(

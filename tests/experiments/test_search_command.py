@@ -16,12 +16,8 @@ from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Stack
 from fairrf_lightning.experiments.choose import pareto_front
-<<<<<<< HEAD:tests/sweep/test_sweep_command.py
-from fairrf_lightning.printed_command import install_command
-=======
 from fairrf_lightning.experiments.search import SweepResult
 from fairrf_lightning.experiments.search import sweep as search_settings
->>>>>>> main:tests/experiments/test_search_command.py
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "600", "--epochs", "2", "--seeds", "2", "--batch", "3"]
 DATABASE = "sqlite:///sweep_synthetic/study.db"
@@ -246,13 +242,9 @@ def test_without_optuna_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit):
         sweep()
-<<<<<<< HEAD:tests/sweep/test_sweep_command.py
-    assert f"sweep needs the package optuna; run: {install_command('sweep')}" in capsys.readouterr().err
-=======
     printed = capsys.readouterr().err
     assert "sweep needs the package optuna; run: pip install" in printed
     assert "[sweep]" in printed
->>>>>>> main:tests/experiments/test_search_command.py
 
 
 def test_without_matplotlib_nothing_is_searched(
