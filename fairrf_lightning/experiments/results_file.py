@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock
 
-from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.experiments.identity import KEY
 from fairrf_lightning.experiments.setting import FLOAT_COLUMNS, TEXT_COLUMNS
+from fairrf_lightning.files import write_csv
 
 
 class ResultsFile:
