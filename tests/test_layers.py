@@ -14,7 +14,7 @@ import fairrf_lightning
 
 PACKAGE = Path(fairrf_lightning.__file__).parent
 LAYERS = (
-    {"errors", "files", "csv_files", "printed_command", "presets"},
+    {"errors", "files", "printed_command", "presets"},
     {"functional"},
     {"penalty", "metrics", "backbones", "datamodules", "class_paths"},
     {
