@@ -49,7 +49,7 @@ _COMMANDS = {
     "dashboard": ("fairrf_lightning.tracking.dashboard_command", "run_dashboard"),
     "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
     "labels": ("fairrf_lightning.audit.labels", "run_labels"),
-    "reproduce": ("fairrf_lightning.experiments.reproduce", "run_reproduce"),
+    "reproduce": ("paper.reproduce", "run_reproduce"),
     "report": ("fairrf_lightning.report.command", "run_report"),
     "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
     "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
@@ -284,6 +284,10 @@ def _run_command(name: str, args: list[str]) -> None:
     try:
         command = getattr(import_module(module), function)
     except ModuleNotFoundError as error:
+        if error.name == "paper":
+            raise InputError(
+                f"{name} needs a clone of the repository: it is not part of the package."
+            ) from error
         extra = _EXTRAS.get(name, "reproduce")
         raise InputError(
             f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[{extra}]'"

@@ -11,14 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fairrf_lightning.errors import diverged
+from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.notices import Stage, model_notices, penalty_uses, same_decision
 
-_ROWS = {
-    "acc": "accuracy",
-    "eo_gap": "dEO     equal opportunity gap",
-    "dp_gap": "dDP     demographic parity gap",
-    "eodds_gap": "dEOdds  equalized odds gap",
-}
+_ROWS = {"acc": "accuracy"} | {gap.key: f"{gap.label:<7} {gap.name}" for gap in GAPS.values()}
 
 
 def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> None:

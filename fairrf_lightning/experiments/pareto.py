@@ -10,13 +10,14 @@ import pandas as pd
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.recommend import Recommendation, strength_option
 from fairrf_lightning.files import replacing
+from fairrf_lightning.metrics.counts import GAPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-_GAPS = {"eo_gap": "dEO  (equal opportunity gap)", "dp_gap": "dDP  (demographic parity gap)"}
+_GAPS = {key: f"{GAPS[key].label}  ({GAPS[key].name})" for key in ("eo_gap", "dp_gap")}
 
 
 def pareto_front(accuracy: pd.Series, gap: pd.Series) -> list[int]:

@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.report.facts import Data, Estimate, Gap, Path, Training
 from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
-
-GAP_NAMES = {"eo_gap": "dEO", "dp_gap": "dDP", "eodds_gap": "dEOdds"}
 
 
 def measured(metrics: pd.DataFrame, scope: str) -> tuple[str, Estimate | None, list[Gap]]:
@@ -24,7 +23,7 @@ def measured(metrics: pd.DataFrame, scope: str) -> tuple[str, Estimate | None, l
             last = rows.iloc[-1]
             gaps = [
                 Gap(label, scope, _estimate(last, f"{stage}_{key}"))
-                for key, label in GAP_NAMES.items()
+                for key, label in ((gap.key, gap.label) for gap in GAPS.values())
                 if f"{stage}_{key}" in last.index and pd.notna(last[f"{stage}_{key}_low"])
             ]
             return words, _estimate(last, name), gaps

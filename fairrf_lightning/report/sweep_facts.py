@@ -10,12 +10,13 @@ from shlex import quote
 import pandas as pd
 
 from fairrf_lightning.experiments.eligibility import rejection_lines, same_decision
+from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.report.facts import Absent, Data, Estimate, Facts, Front, Point, Verdict
 from fairrf_lightning.report.now import now
 from fairrf_lightning.report.wording import LINEAR_ONLY, percent, points
 
-_GAPS = {"val_eo_gap": "dEO", "val_dp_gap": "dDP", "val_eodds_gap": "dEOdds"}
+_GAPS = {f"val_{gap.key}": gap.label for gap in GAPS.values()}
 _ACCURACY = "val_acc"
 
 

@@ -13,6 +13,7 @@ from fairrf_lightning.experiments.eligibility import ACCURACY, BALANCED, SHARE
 from fairrf_lightning.experiments.stack import Stack
 from fairrf_lightning.experiments.stacked_metrics import related_of
 from fairrf_lightning.functional import Statistic
+from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.related import FeaturePenalties
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
 
@@ -22,7 +23,7 @@ S_FREE: dict[str, tuple[Statistic, Given]] = {
     "val_covariance_positives": ("covariance", "positives"),
     "val_correlation_positives": ("correlation", "positives"),
 }
-WITH_S = ("val_dp_gap", "val_eo_gap", "val_eodds_gap")
+WITH_S = tuple(f"val_{key}" for key in GAPS)
 _CONSENT = "with_s:"
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from fairrf_lightning.metrics.counts import GAPS
+
 if TYPE_CHECKING:
     from wandb import Run
 
-GAPS = {
-    "eo_gap": "dEO, equal opportunity gap",
-    "dp_gap": "dDP, demographic parity gap",
-    "eodds_gap": "dEOdds, equalized odds gap",
-}
+GAP_LABELS = {gap.key: f"{gap.label}, {gap.name}" for gap in GAPS.values()}
 RATES = {
     "selection_rate": "Selection rate",
     "tpr": "True positive rate",

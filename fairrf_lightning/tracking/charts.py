@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairrf_lightning.metrics.group_rates import GroupRate
-from fairrf_lightning.tracking.axes import GAPS, RATES
+from fairrf_lightning.tracking.axes import GAP_LABELS, RATES
 
 Metrics = Mapping[str, float]
 
@@ -17,7 +17,7 @@ def pareto_charts(history: Sequence[Metrics], chosen: Metrics | None) -> dict[st
     import wandb  # noqa: PLC0415 - an optional dependency
 
     charts = {}
-    for gap, label in GAPS.items():
+    for gap, label in GAP_LABELS.items():
         rows = [row for row in history if not math.isnan(row.get(f"val_{gap}", math.nan))]
         if not rows:
             continue
@@ -43,7 +43,7 @@ def result_tables(metrics: Metrics, features: Sequence[str]) -> dict[str, Any]:
     """Return the table of accuracy and gaps with their intervals, and that of the related features."""
     results = [
         [label, metrics[f"test_{name}"], metrics[f"test_{name}_low"], metrics[f"test_{name}_high"]]
-        for name, label in {"acc": "accuracy", **GAPS}.items()
+        for name, label in {"acc": "accuracy", **GAP_LABELS}.items()
         if f"test_{name}" in metrics
     ]
     by_feature = [

@@ -17,7 +17,7 @@ from wandb_workspaces.reports.v2.interface import (
     SummaryMetric,
 )
 
-from fairrf_lightning.tracking.axes import GAPS, RATES
+from fairrf_lightning.tracking.axes import GAP_LABELS, RATES
 
 
 def fairness_workspace(entity: str, project: str, name: str = "Fairness") -> ws.Workspace:
@@ -63,13 +63,13 @@ def _scatters() -> list[Any]:
             x=SummaryMetric(f"test_{gap}"),
             y=SummaryMetric("test_acc"),
         )
-        for gap, label in GAPS.items()
+        for gap, label in GAP_LABELS.items()
     ]
 
 
 def _run_fronts() -> list[Any]:
     """A point for each epoch, from the table that each run ends with."""
-    return [_chart(f"pareto/{gap}", "scatter", {"x": f"val_{gap}", "y": "val_acc"}) for gap in GAPS]
+    return [_chart(f"pareto/{gap}", "scatter", {"x": f"val_{gap}", "y": "val_acc"}) for gap in GAP_LABELS]
 
 
 def _chart(key: str, kind: str, fields: dict[str, str]) -> CustomChart:
@@ -83,7 +83,7 @@ def _chart(key: str, kind: str, fields: dict[str, str]) -> CustomChart:
 def _gap_paths() -> list[Any]:
     with_interval = {
         f"{label}, with its 95 % interval": [f"val_{gap}", f"val_{gap}_low", f"val_{gap}_high"]
-        for gap, label in GAPS.items()
+        for gap, label in GAP_LABELS.items()
     }
     paths = {"Accuracy, with its 95 % interval": ["val_acc", "val_acc_low", "val_acc_high"]} | with_interval
     return [LinePlot(title=title, x="epoch", y=list(names)) for title, names in paths.items()]
@@ -110,7 +110,7 @@ def _groups() -> list[Any]:
 
 def _sweeps() -> list[Any]:
     columns: list[Config | SummaryMetric] = [Config("eta"), Config("beta"), SummaryMetric("chosen/val_acc")]
-    columns += [SummaryMetric(f"chosen/val_{gap}") for gap in GAPS]
+    columns += [SummaryMetric(f"chosen/val_{gap}") for gap in GAP_LABELS]
     return [
         ParallelCoordinatesPlot(
             title="Settings, and what the chosen checkpoints have on the validation split",

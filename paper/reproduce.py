@@ -16,17 +16,16 @@ from rich.console import Console
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.experiments.figures import draw_figures
-from fairrf_lightning.experiments.paper import CASE_STUDY
-from fairrf_lightning.experiments.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
-from fairrf_lightning.experiments.report import write_report
 from fairrf_lightning.experiments.runner import Request, run_requests
 from fairrf_lightning.experiments.setting import Schedule
 from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.report import end_with_report
 from fairrf_lightning.report.results_facts import reproduction_facts
+from paper.numbers import CASE_STUDY
+from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
+from paper.report import draw_figures, write_page
 
 
 def run_reproduce(args: Sequence[str]) -> None:
@@ -47,28 +46,28 @@ def run_reproduce(args: Sequence[str]) -> None:
     check_matplotlib()
     folder = Path(options.out)
     schedule = Schedule(epochs=options.epochs)
-    results = reproduce(parts, folder, list(range(options.seeds)), schedule, options.workers)
+    results = train(parts, folder, list(range(options.seeds)), schedule, options.workers)
     draw_figures(results, folder / "figures")
     written, hint = end_with_report(
         partial(reproduction_facts, results), folder, page="reproduction.html", card="reproduction_card.md"
     )
-    files = [write_report(results, folder), *written]
+    files = [write_page(results, folder), *written]
     Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
     if hint:
         Console().print(hint, highlight=False, markup=False, soft_wrap=True)
 
 
-def reproduce(
+def train(
     parts: Sequence[str], folder: Path, seeds: list[int], schedule: Schedule, workers: int | None = 1
 ) -> pd.DataFrame:
-    """Return one row for each model of the named parts; models found in ``results.csv`` are kept.
+    """Return one row per model of the named parts; models found in ``results.csv`` are not trained again.
 
     Args:
-        parts: Some of :data:`~fairrf_lightning.experiments.plans.PARTS`.
-        folder: Where ``results.csv`` grows.
+        parts: Some of :data:`~paper.plans.PARTS`.
+        folder: Folder of ``results.csv``.
         seeds: Seeds of each setting.
         schedule: How long and how fast to train.
-        workers: Processes that train side by side; ``None`` for one a core if it pays.
+        workers: Number of processes; ``None`` for one per core if there is enough work.
     """
     todo = plans(parts)
     requests = [_request(plan, seeds, schedule) for plan in todo]

@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.experiments.plans import PARTS, plans
+from paper.plans import PARTS, plans
+from paper.report import hypervolume
+from tests.experiments.test_choice import runs
 
 
 def test_compas_and_the_case_study_are_reproduced_and_continued(
@@ -20,7 +22,7 @@ def test_compas_and_the_case_study_are_reproduced_and_continued(
     report = (tmp_path / "reproduction/reproduction.md").read_text(encoding="utf-8")
     for method in ("vanilla", "constrain_s", "arl", "ksmote", "remove_r", "fairrf"):
         assert f"| {method}" in report
-    assert "0.681 ± 0.004" in report, "the paper's own figures stand beside ours"
+    assert "0.681 ± 0.004" in report, "the numbers of the paper are shown next to ours"
     assert (tmp_path / "reproduction/figures/front_compas.svg").is_file()
     assert not (tmp_path / "docs").exists(), "tracked files are overwritten only by --out docs"
     card = (tmp_path / "reproduction/reproduction_card.md").read_text(encoding="utf-8")
@@ -70,7 +72,7 @@ def test_wrong_options_are_explained(
 def test_a_missing_package_is_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("fairrf_lightning.experiments")]:
+    for name in [name for name in sys.modules if name.startswith(("fairrf_lightning.experiments", "paper"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(SystemExit) as exit_info:
@@ -89,3 +91,24 @@ def test_without_matplotlib_nothing_is_trained(
     assert exit_info.value.code == 2
     assert "pip install 'fairrf-lightning[plot]'" in capsys.readouterr().err
     assert not Path("reproduction").exists()
+
+
+def test_from_a_wheel_the_command_asks_for_a_clone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("paper")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "paper").is_dir()])
+    monkeypatch.chdir("/")
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce"])
+    assert exit_info.value.code == 2
+    assert "reproduce needs a clone of the repository" in capsys.readouterr().err
+
+
+def test_the_hypervolume_is_the_area_of_the_staircase() -> None:
+    two = runs((0.3, 0.9, 0.2, 0.0), (0.6, 0.8, 0.1, 0.0))
+    volume = hypervolume(two, reference=(0.5, 0.4))
+    assert volume["eo_gap"] == pytest.approx(0.3 * 0.1 + 0.4 * 0.2)
+    assert volume["dp_gap"] == pytest.approx(0.4 * 0.4)
+    assert hypervolume(two, reference=(0.95, 0.4)) == {"eo_gap": 0.0, "dp_gap": 0.0}

@@ -1,4 +1,4 @@
-"""Which models each part of the paper's evaluation needs."""
+"""Models that each part of the paper's evaluation trains."""
 
 from __future__ import annotations
 
@@ -11,15 +11,10 @@ import numpy as np
 
 from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule, LSACDataModule
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.experiments.paper import (
-    CASE_STUDY,
-    HYPERPARAMETERS,
-    SENSITIVITY_BETAS,
-    SENSITIVITY_ETAS,
-)
 from fairrf_lightning.experiments.setting import Setting
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.methods import KSMOTE
+from paper.numbers import CASE_STUDY, HYPERPARAMETERS, SENSITIVITY_BETAS, SENSITIVITY_ETAS
 
 DATA: dict[str, type[TabularDataModule]] = {
     "adult": AdultDataModule,
@@ -31,22 +26,22 @@ ETAS = {
     "compas": (0.15, 0.3, 0.6, 0.8, 1.0, 1.2, 1.3, 1.4, 1.5, 2.0, 3.0),
     "lsac": (0.1, 0.3, 1.0),
 }
-ADVERSARY_LRS = (0.01, 0.1, 1.0)  # of ARL
+ARL_LRS = (0.01, 0.1, 1.0)  # of the adversary
 KSMOTE_ETAS = (0.3, 0.6, 1.0)
-STEPS = {"adult": 44, "compas": 6, "lsac": 63}  # of an epoch: how long it takes, about
+STEPS = {"adult": 44, "compas": 6, "lsac": 63}  # per epoch, about: relative work
 EPOCHS_TIMES = {"compas": 3}  # an epoch of COMPAS is only 6 steps
 WIDER = ("score_text", "decile_score", "sex", "priors_count", "age", "age_cat")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings to be trained on a data set, with every seed.
+    """Settings to train on a data set with every seed.
 
     Args:
         part: The part of the evaluation, as ``reproduce --only`` names it.
         data: The data set.
-        settings: What to train.
-        include_sensitive: Whether S is an input of the models (the authors' code) or not.
+        settings: The settings.
+        include_sensitive: Whether S is an input of the models, as in the authors' code.
         ksmote: Whether the training rows are clustered and balanced (KSMOTE).
     """
 
@@ -57,13 +52,13 @@ class Plan:
     ksmote: bool = False
 
     def make_data(self) -> MakeData:
-        """Return what makes the data module of a seed."""
+        """Return a function that creates the data module of a seed."""
         ksmote = KSMOTE() if self.ksmote else None
         return partial(DATA[self.data], include_sensitive=self.include_sensitive, ksmote=ksmote)
 
 
-def _turned_up(data: str, **options: object) -> list[Setting]:
-    """Return one setting with each strength of the penalty, the paper's beta."""
+def _each_eta(data: str, **options: object) -> list[Setting]:
+    """Return a setting with each eta of the data set and the paper's beta."""
     beta = HYPERPARAMETERS[data][1]
     return [replace(Setting(eta=eta, beta=beta), **options) for eta in ETAS[data]]  # type: ignore[arg-type]
 
@@ -73,9 +68,9 @@ def main_table(data: str) -> list[Plan]:
     leaf = DATA[data]
     vanilla = Setting(eta=0.0, method="vanilla")
     remove = Setting(eta=0.0, removed=leaf.default_related, method="remove_r")
-    aware = _turned_up(data, method="constrain_s", uses_sensitive=True)
-    arl = [Setting(eta=0.0, adversary_lr=lr, method="arl") for lr in ADVERSARY_LRS]
-    settings = (vanilla, remove, *_turned_up(data), *aware, *arl)
+    aware = _each_eta(data, method="constrain_s", uses_sensitive=True)
+    arl = [Setting(eta=0.0, adversary_lr=lr, method="arl") for lr in ARL_LRS]
+    settings = (vanilla, remove, *_each_eta(data), *aware, *arl)
     balanced = tuple(Setting(eta=eta, method="ksmote") for eta in KSMOTE_ETAS)
     return [
         plan
@@ -88,28 +83,28 @@ def main_table(data: str) -> list[Plan]:
 
 
 def ablation(data: str) -> list[Plan]:
-    """Other related features and other ways to weigh them."""
+    """Other related features and other rules for lambda."""
     leaf = DATA[data]
     related = leaf.default_related
     others = [c for c in leaf.columns or () if c not in (*related, leaf.sensitive)]
     rng = np.random.default_rng(0)
     candidates = [*related, *others]
-    settings = [Setting(eta=0.0, method="vanilla"), *_turned_up(data)]
-    settings += _turned_up(data, method="fix_lambda", rule="fixed")
-    settings += _turned_up(data, method="constrain_all", related=tuple(candidates))
+    settings = [Setting(eta=0.0, method="vanilla"), *_each_eta(data)]
+    settings += _each_eta(data, method="fix_lambda", rule="fixed")
+    settings += _each_eta(data, method="constrain_all", related=tuple(candidates))
     for number in range(5):
         drawn = tuple(str(name) for name in rng.choice(candidates, len(related), replace=False))
-        settings += _turned_up(data, method=f"random {number + 1}", related=drawn)
+        settings += _each_eta(data, method=f"random {number + 1}", related=drawn)
     for position, name in enumerate(related):
-        settings += _turned_up(data, method=f"top_1 {name}", related=(name,))
+        settings += _each_eta(data, method=f"top_1 {name}", related=(name,))
         noisy = (*related[:position], str(rng.choice(others)), *related[position + 1 :])
-        settings += _turned_up(data, method=f"noisy {position + 1}", related=noisy)
-    settings += _turned_up(data, method="worst_case", rule="worst_case")
-    settings += _turned_up(data, method="correlation", statistic="correlation")
-    settings += _turned_up(data, method="positives", given="positives")
+        settings += _each_eta(data, method=f"noisy {position + 1}", related=noisy)
+    settings += _each_eta(data, method="worst_case", rule="worst_case")
+    settings += _each_eta(data, method="correlation", statistic="correlation")
+    settings += _each_eta(data, method="positives", given="positives")
     if data == "compas":
-        settings += _turned_up(data, method="wider", related=WIDER)
-        settings += _turned_up(data, method="wider worst_case", related=WIDER, rule="worst_case")
+        settings += _each_eta(data, method="wider", related=WIDER)
+        settings += _each_eta(data, method="wider worst_case", related=WIDER, rule="worst_case")
     return [Plan("ablation", data, tuple(settings))]
 
 
@@ -123,7 +118,7 @@ def backbones(data: str) -> list[Plan]:
 
 
 def case_study(data: str) -> list[Plan]:
-    """Which features lambda prefers, on the paper's own choice of features."""
+    """The weights of lambda on the paper's own choice of features."""
     eta, _ = HYPERPARAMETERS[data]
     features = tuple(CASE_STUDY[data])
     betas = (0.02, 0.05, 0.1, 0.5)

@@ -1,4 +1,4 @@
-"""What the paper prints, for the column beside ours: (accuracy, dEO, dDP), each (mean, std).
+"""Numbers of the paper, printed next to ours: accuracy, dEO and dDP, each as mean and std.
 
 The authors' code measures gaps as mean deviations over groups: half the gap when there are two groups.
 """
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class Cell(NamedTuple):
-    """A printed figure: mean and standard deviation over five runs."""
+    """A printed number: mean and standard deviation over five runs."""
 
     mean: float
     std: float
 
 
 class Row(NamedTuple):
-    """A printed row."""
+    """A row of a table of the paper."""
 
     acc: Cell
     eo: Cell

@@ -1,21 +1,27 @@
-"""``reproduction.md``: tables, figures and the ledger, written from the results alone."""
+"""``reproduction.md`` and its figures, written from the results alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
-from fairrf_lightning.experiments.checks import checks
 from fairrf_lightning.experiments.choice import BUDGET, Rule, affordable_choices, choose, rejections
-from fairrf_lightning.experiments.fronts import hypervolume
-from fairrf_lightning.experiments.ledger import RULE, Finding, ledger
-from fairrf_lightning.experiments.paper import CASE_STUDY, TABLES, Cell
-from fairrf_lightning.files import write_text
+from fairrf_lightning.experiments.setting import SETTING_COLUMNS
+from fairrf_lightning.files import replacing, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
+from paper.claims import CHECKS, CLAIMS, RULE, Finding, judge
+from paper.numbers import CASE_STUDY, TABLES, Cell
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MEASURES = ["test_acc", "test_eo_gap", "test_dp_gap", "test_eo_mean_deviation", "test_dp_mean_deviation"]
+_LABELS = {"test_acc": "accuracy", "test_eo_gap": "dEO", "test_dp_gap": "dDP"}
 _COLUMNS = ["method", "eta", "accuracy", "dEO gap", "dDP gap", "dEO dev.", "dDP dev."]
 _COLUMNS += ["paper: ACC", "paper: dEO", "paper: dDP"]
 HEADER = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
@@ -32,8 +38,8 @@ several learning rates of its adversary (*without S* the most accurate on valida
 """
 
 
-def write_report(results: pd.DataFrame, folder: Path) -> Path:
-    """Write the report, atomically, and return its path."""
+def write_page(results: pd.DataFrame, folder: Path) -> Path:
+    """Write ``reproduction.md`` atomically and return its path."""
     text = "\n".join(_sections(results))
     path = folder / "reproduction.md"
     write_text(path, text + "\n")
@@ -45,7 +51,7 @@ def _sections(results: pd.DataFrame) -> Iterator[str]:
     yield INTRODUCTION.format(
         runs=len(results), seeds=results["seed"].nunique(), budgets=budgets, rule=COLLAPSE_RULE
     )
-    for data in ("adult", "compas", "lsac"):
+    for data in BUDGET:
         of = results[(results["part"] == data)]
         for inside in (False, True):
             if not (runs := of[of["include_sensitive"] == inside]).empty:
@@ -56,8 +62,7 @@ def _sections(results: pd.DataFrame) -> Iterator[str]:
         yield from _case_study(results[(results["part"] == "case-study") & (results["data"] == data)], data)
     if (results["part"] == "sensitivity").any():
         yield "## Sensitivity to eta and beta (Adult)\n\n![eta by beta](figures/sensitivity.svg)\n"
-    yield from _ledger(results)
-    yield from _checks(results)
+    yield from _findings(results)
 
 
 def _main_table(runs: pd.DataFrame, data: str, inside: str) -> Iterator[str]:
@@ -137,14 +142,14 @@ def _best_without_s(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> str
     gaps = {name: of[["test_eo_gap", "test_dp_gap"]].mean().sum() for name, of in settings.items()}
     best = min(gaps, key=lambda name: gaps[name])
     eta = settings[best]["eta"].iloc[0]
-    fairrf = _figures(settings["fairrf"]) if "fairrf" in settings else "has no eligible setting"
+    fairrf = _means(settings["fairrf"]) if "fairrf" in settings else "has no eligible setting"
     return (
         f"\nBest on the test split of the settings whose eta is chosen without S: **{best}** (eta {eta:g}), "
-        f"accuracy / dEO / dDP {_figures(settings[best])}; the paper's FairRF by the same rule {fairrf}.\n"
+        f"accuracy / dEO / dDP {_means(settings[best])}; the paper's FairRF by the same rule {fairrf}.\n"
     )
 
 
-def _figures(runs: pd.DataFrame) -> str:
+def _means(runs: pd.DataFrame) -> str:
     return " / ".join(f"{runs[measure].mean():.3f}" for measure in MEASURES[:3])
 
 
@@ -177,22 +182,100 @@ def _case_study(runs: pd.DataFrame, data: str) -> Iterator[str]:
     yield ""
 
 
-def _ledger(results: pd.DataFrame) -> Iterator[str]:
-    findings = ledger(results)
-    if findings:
+def _findings(results: pd.DataFrame) -> Iterator[str]:
+    if findings := judge(results, CLAIMS):
         yield f"## Ledger of claims\n\n{RULE}\n"
         yield "| | claim | measured | verdict |\n|---|---|---|---|"
-    for finding in findings:
-        yield _finding(finding)
-
-
-def _checks(results: pd.DataFrame) -> Iterator[str]:
-    found = checks(results)
-    if found:
+        yield from map(_finding, findings)
+    if findings := judge(results, CHECKS):
         yield "\n## Checks beyond the paper (S out of the inputs)\n"
         yield "| | check | measured | verdict |\n|---|---|---|---|"
-    yield from map(_finding, found)
+        yield from map(_finding, findings)
 
 
 def _finding(finding: Finding) -> str:
-    return f"| {finding.question} | {finding.claim} | {finding.measured} | {finding.verdict} |"
+    return f"| {finding.section} | {finding.claim} | {finding.measured} | {finding.outcome} |"
+
+
+def hypervolume(runs: pd.DataFrame, reference: tuple[float, float]) -> dict[str, float]:
+    """Return the area between a front and a reference point, for accuracy against dEO and against dDP.
+
+    Args:
+        runs: Runs of one method.
+        reference: The accuracy and the gap that count as worthless.
+    """
+    means = runs.groupby(SETTING_COLUMNS, dropna=False)[MEASURES[:3]].mean()
+    accuracy = means["test_acc"].to_numpy()
+    return {gap: _area(accuracy, means[f"test_{gap}"].to_numpy(), reference) for gap in ("eo_gap", "dp_gap")}
+
+
+def _area(accuracy: np.ndarray, gap: np.ndarray, reference: tuple[float, float]) -> float:
+    useful = (accuracy > reference[0]) & (gap < reference[1])
+    order = np.argsort(gap[useful])
+    accuracy, gap = accuracy[useful][order], gap[useful][order]
+    if not len(gap):
+        return 0.0
+    heights = np.maximum.accumulate(accuracy) - reference[0]
+    widths = np.diff(np.append(gap, reference[1]))
+    return float((heights * widths).sum())
+
+
+def draw_figures(results: pd.DataFrame, folder: Path) -> None:
+    """Draw the fronts of each data set and the sensitivity to eta and beta, if their parts were run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in BUDGET:
+        runs = results[(results["part"] == data) & ~results["include_sensitive"]]
+        if not runs.empty:
+            _save(_fronts(runs, data), folder / f"front_{data}")
+    grid = results[results["part"] == "sensitivity"]
+    if not grid.empty:
+        _save(_sensitivity(grid), folder / "sensitivity")
+
+
+def _new_figure(size: tuple[float, float], title: str) -> Figure:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
+
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(title)
+    return figure
+
+
+def _fronts(runs: pd.DataFrame, data: str) -> Figure:
+    figure = _new_figure((10, 4), f"{data.upper()}, S out of the inputs: test split, mean and std over seeds")
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, gap in zip(axes, MEASURES[1:3], strict=True):
+        for marker, (method, of) in zip("osD^vPX*", runs.groupby("method"), strict=False):
+            grouped = of.groupby(SETTING_COLUMNS, dropna=False)[["test_acc", gap]]
+            mean, std = grouped.mean(), grouped.std()
+            style = {"marker": marker, "capsize": 2, "label": str(method), "linewidth": 1, "markersize": 5}
+            points = (mean[gap], mean["test_acc"], std["test_acc"], std[gap])
+            axis.errorbar(*points, elinewidth=0.4, **style)
+        axis.set_xlabel(_LABELS[gap])
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("accuracy")
+    axes[1].legend(frameon=False)
+    return figure
+
+
+def _sensitivity(grid: pd.DataFrame) -> Figure:
+    figure = _new_figure((13, 3.8), "Adult: test split, mean over seeds")
+    for axis, (measure, label) in zip(figure.subplots(1, 3), _LABELS.items(), strict=True):
+        _heat_map(axis, grid.pivot_table(index="eta", columns="beta", values=measure), label)
+    return figure
+
+
+def _heat_map(axis: Axes, table: pd.DataFrame, title: str) -> None:
+    values = table.to_numpy(dtype=float)
+    axis.imshow(values, cmap="cividis", origin="lower", aspect="auto")
+    axis.set_xticks(range(table.shape[1]), [f"{beta:g}" for beta in table.columns])
+    axis.set_yticks(range(table.shape[0]), [f"{eta:g}" for eta in table.index])
+    for (row, column), value in np.ndenumerate(values):
+        color = "w" if value < (values.min() + values.max()) / 2 else "k"
+        axis.text(column, row, f"{value:.3f}", ha="center", va="center", color=color, fontsize=8)
+    axis.set(xlabel="beta", ylabel="eta", title=title)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    for ending in ("svg", "png"):
+        with replacing(path.with_suffix(f".{ending}")) as unfinished:
+            figure.savefig(unfinished, dpi=150, format=ending)
