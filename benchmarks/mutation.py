@@ -35,11 +35,8 @@ TESTS = {
     "module.py": (*MODULE, "tests/test_tuning_and_precision.py", "tests/test_cli.py"),
     "callbacks/pretrain.py": CALLBACKS,
     "callbacks/lambda_update.py": CALLBACKS,
-    "callbacks/lookup.py": CALLBACKS,
     "callbacks/attachment.py": DROPIN,
-    "callbacks/prediction_tap.py": DROPIN,
-    "callbacks/wrapped_backward.py": DROPIN,
-    "callbacks/batch_part.py": DROPIN,
+    "run_state.py": CALLBACKS,
     "metrics/*.py": ("tests/metrics", "tests/test_module.py", "tests/audit"),
 }
 CPU_SECONDS = 900  # an endless loop is noticed as well

@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import re
 
+from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import InputError, did_you_mean
 
@@ -19,6 +22,14 @@ _PLAIN = (
     (re.compile(r"Expected an? <class '([\w.]+)'>"), r"expected \1"),
     (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
 )
+
+
+def is_input_error(error: BaseException) -> bool:
+    """Return whether the user's input is to blame, so that a message is enough and no traceback is needed."""
+    if isinstance(error, InputError | MisconfigurationException | ArgumentError):
+        return True
+    # jsonargparse wraps what a constructor raised.
+    return isinstance(error, ValueError) and explain(error) != str(error)
 
 
 def explain(error: BaseException) -> str:

@@ -13,11 +13,11 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import MLP, Backbone, find_backbone
-from fairrf_lightning.callbacks.fit_progress import start_fresh
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
+from fairrf_lightning.run_state import start_fresh
 
 
 class FairRFModule(LightningModule):

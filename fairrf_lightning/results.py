@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fairrf_lightning.errors import diverged
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.notices import Stage, model_notices, penalty_uses, same_decision
+from fairrf_lightning.notices import NEVER_ON, Stage, model_notices, penalty_uses, same_decision
 
 _ROWS = {"acc": "accuracy"} | {gap.key: f"{gap.label:<7} {gap.name}" for gap in GAPS.values()}
 
@@ -84,7 +84,7 @@ def _notes(trainer: Trainer, module: LightningModule, metrics: dict[str, float],
         weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
         shown = ", ".join(f"{name} {weight:.2f}" for name, weight in weights)
         vanilla = any(use.is_vanilla for use in penalty_uses(trainer, module))
-        unused = "; the penalty was never on (vanilla)" if vanilla else ""
+        unused = f"; {NEVER_ON} (vanilla)" if vanilla else ""
         yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}{unused}" if penalty.eta else " (vanilla)")
     if trainer.ckpt_path:
         yield f"Checkpoint: {trainer.ckpt_path}"

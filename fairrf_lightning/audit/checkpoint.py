@@ -18,11 +18,12 @@ from torch import Tensor
 
 from fairrf_lightning.checkpoint_check import restoring
 from fairrf_lightning.checkpoint_file import load_checkpoint
-from fairrf_lightning.cli import FairRFCLI, run_lightning_cli
+from fairrf_lightning.cli.fit import FairRFCLI, run_lightning_cli
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
 from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.quiet import quiet_lightning
 
 Split = Literal["train", "val", "test"]
@@ -76,9 +77,8 @@ class EvaluatedRows:
     def notices(self) -> list[str]:
         """Notices about the model, to be read before any number."""
         penalty = self.model.penalty
-        if penalty.is_wanted and penalty.penalised_steps == 0:
-            return [never_penalised(self.checkpoint, float(penalty.eta))]
-        return []
+        notice = vanilla_notice(penalty.eta, penalty.penalised_steps, self.checkpoint)
+        return [] if notice is None else [notice]
 
     @property
     def related_matrix(self) -> Tensor:
@@ -114,15 +114,6 @@ def evaluate_checkpoint(
             "can be read; of other models write the predictions to a file and give that (--predictions)."
         )
     return _evaluate(model, data, path, split, attributes)  # type: ignore[arg-type]
-
-
-def never_penalised(name: str, eta: float) -> str:
-    """Return the notice that a model was trained without its penalty.
-
-    >>> never_penalised("last.ckpt", 0.3)
-    'last.ckpt is a vanilla model: eta is 0.3, but the penalty was on in no training step.'
-    """
-    return f"{name} is a vanilla model: eta is {eta:g}, but the penalty was on in no training step."
 
 
 class _MakeCLI(FairRFCLI):

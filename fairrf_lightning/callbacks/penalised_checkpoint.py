@@ -6,8 +6,8 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from fairrf_lightning.callbacks.lookup import in_pretraining
 from fairrf_lightning.metrics.decisions import is_constant
+from fairrf_lightning.run_state import in_pretraining
 
 
 class PenalisedCheckpoint(ModelCheckpoint):

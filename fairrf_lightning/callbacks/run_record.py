@@ -67,7 +67,7 @@ def _resolved(config: Namespace, trainer: Trainer) -> Namespace:
         options["batch_size"] = data.batch_size
     for callback in getattr(trainer, "callbacks", []):
         if isinstance(callback, LambdaUpdateCallback) and callback.every_n_steps == "auto":
-            config["lambda_update.every_n_steps"] = callback.interval
+            config["lambda_update.every_n_steps"] = callback.update_interval
         if isinstance(callback, LambdaUpdateCallback) and callback.penalty is not None:
             config["lambda_update.beta"] = None  # it took the place of the built-in one, which has no effect
     return config

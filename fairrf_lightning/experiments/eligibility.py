@@ -15,6 +15,7 @@ import pandas as pd
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.setting import is_vanilla
 from fairrf_lightning.metrics.decisions import SAME_DECISION, has_collapsed, is_constant
+from fairrf_lightning.notices import NEVER_ON
 
 ACCURACY = "val_acc"
 BALANCED = "val_balanced_acc"
@@ -93,7 +94,7 @@ def why_not(row: pd.Series, vanilla: pd.Series | None) -> str:
         vanilla: Those of the vanilla setting; without it a collapse is recognised by constant models only.
     """
     if row[IDLE]:
-        what = "the penalty was never on" if row["eta"] else "the adversary never stepped"
+        what = NEVER_ON if row["eta"] else "the adversary never stepped"
         return f"{row[IDLE]:g} of {row[MODELS]:g} models are vanilla ones: {what} before the kept epoch ended"
     if row[CONSTANT]:
         return f"{row[CONSTANT]:g} of {row[MODELS]:g} models give everyone the same decision"

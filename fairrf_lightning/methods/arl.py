@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairrf_lightning.backbones import MLP, Backbone
-from fairrf_lightning.callbacks.fit_progress import continues_run
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods.adversary import Adversary
 from fairrf_lightning.module import FairRFModule, unpack_batch
+from fairrf_lightning.run_state import continues_run
 
 
 class ARLModule(FairRFModule):
@@ -116,6 +116,14 @@ class ARLModule(FairRFModule):
     def adversary_steps(self) -> int:
         """Number of steps that the adversary has taken."""
         return max(0, int(self._steps) - self._adversary_options[1])
+
+    def notices(self) -> list[str]:
+        """Return the notice about an adversary that never stepped."""
+        sentence = (
+            "this is a vanilla model: the adversary of ARL never stepped. Train longer, or lower "
+            "model.pretrain_steps."
+        )
+        return [] if self.adversary_steps else [sentence]
 
     def describe(self) -> str:
         """Return the line of the results table that names the method."""

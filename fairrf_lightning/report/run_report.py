@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from fairrf_lightning.audit.checkpoint import never_penalised
 from fairrf_lightning.audit.notices import notices
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.report.audit_facts import (
     accuracy_against,
     audit_accuracy,
@@ -135,7 +135,9 @@ def _notices(run: RunFolder, against: RunFolder | None, found: _Measured) -> lis
     noted = run.record.get("notices")
     lines = [str(line) for line in noted] if isinstance(noted, list) else []
     lines += [
-        never_penalised(str(of.path), _eta(of)) for of in (run, against) if of and _was_never_penalised(of)
+        str(vanilla_notice(_eta(of), 0, str(of.path)))
+        for of in (run, against)
+        if of and _was_never_penalised(of)
     ]
     noted_text = "\n".join(lines).casefold()
     audited = notices(found.audit) if found.audit else ()

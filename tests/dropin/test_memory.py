@@ -56,5 +56,5 @@ def test_batch_is_released_and_a_prediction_outside_training_is_not_kept() -> No
     fit(module, update, max_steps=2)
     attachment = update._attachment
     assert attachment._batch is None
-    attachment._tap.hear((), {}, torch.ones(3, requires_grad=True) * 2)
+    attachment._tap.record((), {}, torch.ones(3, requires_grad=True) * 2)
     assert attachment._tap._calls == []

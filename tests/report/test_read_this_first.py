@@ -12,6 +12,7 @@ import pytest
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
+from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.report import Facts
 from fairrf_lightning.report.page import render_card, render_page
 from tests.report.set_bias import with_bias
@@ -76,11 +77,11 @@ def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFix
     for text in written(RUN):
         assert "vanilla (eta 0.7 never acted)" in text
         assert "FairRF, eta 0.7" not in text
-        assert "the penalty was on in no training step" in text.replace("\\", "")
+        assert "the penalty was never on (eta 0.7)" in text.replace("\\", "")
     (best,) = (RUN / "checkpoints").glob("best.ckpt")
     capsys.readouterr()
     main(["audit", "--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "400"])
-    line = f"{best} is a vanilla model: eta is 0.7, but the penalty was on in no training step."
+    line = vanilla_notice(0.7, 0, str(best))
     assert line in capsys.readouterr().out.splitlines()
     assert line in json.loads(Path("audit/audit.json").read_text())["notices"]
     cli(FIT)

@@ -1,13 +1,12 @@
-"""The command line: ``python train.py fit --data adult``, or ``fairrf fit --data adult``."""
+"""``fit``, ``test``, ``validate`` and ``predict``: LightningCLI with FairRF's callbacks."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import warnings
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jsonargparse import ArgumentError
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
@@ -16,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fairrf_lightning.callbacks import WandbReport
@@ -25,7 +24,7 @@ from fairrf_lightning.callbacks.run_record import RunRecord, add_to_record
 from fairrf_lightning.checkpoint_check import check_checkpoint, restoring
 from fairrf_lightning.checkpoint_file import WholeFileIO
 from fairrf_lightning.cli_errors import explain
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_notices, print_results
@@ -41,22 +40,6 @@ from fairrf_lightning.trainer_options import (
 )
 
 _TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
-
-# Commands of our own, imported when they are called; all others are those of LightningCLI.
-_COMMANDS = {
-    "audit": ("fairrf_lightning.audit.command", "run_audit"),
-    "certify": ("fairrf_lightning.certificate.command", "run_certify"),
-    "dashboard": ("fairrf_lightning.tracking.dashboard_command", "run_dashboard"),
-    "grid": ("fairrf_lightning.experiments.grid_command", "run_grid"),
-    "labels": ("fairrf_lightning.audit.labels", "run_labels"),
-    "reproduce": ("paper.reproduce", "run_reproduce"),
-    "report": ("fairrf_lightning.report.command", "run_report"),
-    "suggest": ("fairrf_lightning.suggest.command", "run_suggest"),
-    "sweep": ("fairrf_lightning.sweep.command", "run_sweep"),
-    "to_parquet": ("fairrf_lightning.datamodules.csv_to_parquet", "run_to_parquet"),
-}
-# Which extra brings the packages of a command; reproduce otherwise.
-_EXTRAS = {"dashboard": "wandb", "report": "report", "sweep": "sweep"}
 
 
 class FairRFCLI(LightningCLI):
@@ -244,55 +227,16 @@ def _recommended(config: Any) -> dict[str, float]:
     return recommended
 
 
-def main(args: list[str] | None = None) -> None:
-    """Run the command line; bad input ends in a few lines and exit code 2."""
-    # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-    # As `python script.py` has it for its own folder: classes of the user's may be named by --model.
-    sys.path.insert(0, str(Path.cwd()))
-    given = sys.argv[1:] if args is None else args
+def run_fit(args: list[str]) -> None:
+    """Run a command of Lightning's, ``fit`` for example; a signal stops it where it can be resumed."""
     try:
-        _check_command(given)
-        if given and given[0] in _COMMANDS:
-            _run_command(given[0], given[1:])
-        else:
-            with exit_by_signal():
-                run_lightning_cli(args)
+        with exit_by_signal():
+            run_lightning_cli(args)
     except KeyboardInterrupt as stopped:
         raise StoppedBySignal(signal.SIGINT) from stopped
     except StoppedBySignal as stopped:
         stopped.explain()
         raise
-    except (InputError, MisconfigurationException, ArgumentError) as error:
-        _fail(error)
-    except ValueError as error:
-        # jsonargparse wraps what a constructor raised.
-        if explain(error) == str(error):
-            raise
-        _fail(error)
-
-
-def _check_command(given: list[str]) -> None:
-    known = [*FairRFCLI.subcommands(), *_COMMANDS]
-    if not given or (not given[0].startswith("-") and given[0] not in known):
-        asked = given[0] if given else ""
-        raise InputError(f"command {asked!r}: no such command; {did_you_mean(asked, known)}")
-
-
-def _run_command(name: str, args: list[str]) -> None:
-    module, function = _COMMANDS[name]
-    try:
-        command = getattr(import_module(module), function)
-    except ModuleNotFoundError as error:
-        if error.name == "paper":
-            raise InputError(
-                f"{name} needs a clone of the repository: it is not part of the package."
-            ) from error
-        extra = _EXTRAS.get(name, "reproduce")
-        raise InputError(
-            f"{name} needs the package {error.name}; run: pip install 'fairrf-lightning[{extra}]'"
-        ) from error
-    command(args)
 
 
 def run_lightning_cli(args: list[str] | None, cli_class: type[FairRFCLI] = FairRFCLI) -> FairRFCLI:
@@ -303,17 +247,9 @@ def run_lightning_cli(args: list[str] | None, cli_class: type[FairRFCLI] = FairR
         subclass_mode_model=True,
         subclass_mode_data=True,
         parser_class=ShortNameParser,
-        parser_kwargs={
-            "exit_on_error": False,
-            "epilog": f"More commands, each with --help: {', '.join(_COMMANDS)}.",
-        },
+        parser_kwargs={"exit_on_error": False},
         save_config_callback=RunRecord,
         seed_everything_default=0,
         trainer_defaults=_TRAINER_DEFAULTS,
         args=args,
     )
-
-
-def _fail(error: Exception) -> NoReturn:
-    rank_zero_only(print)(f"error: {explain(error)}", file=sys.stderr)
-    raise SystemExit(2) from error
