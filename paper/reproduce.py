@@ -21,8 +21,8 @@ from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.runner import Request, run_requests
 from fairrf_lightning.experiments.setting import Schedule
 from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.results_facts import reproduction_facts
+from fairrf_lightning.report import write_report_if_installed
+from paper.facts import reproduction_facts
 from paper.numbers import CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
 from paper.report import draw_figures, write_page
@@ -48,7 +48,7 @@ def run_reproduce(args: Sequence[str]) -> None:
     schedule = Schedule(epochs=options.epochs)
     results = train(parts, folder, list(range(options.seeds)), schedule, options.workers)
     draw_figures(results, folder / "figures")
-    written, hint = end_with_report(
+    written, hint = write_report_if_installed(
         partial(reproduction_facts, results), folder, page="reproduction.html", card="reproduction_card.md"
     )
     files = [write_page(results, folder), *written]

@@ -18,7 +18,6 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fairrf_lightning.callbacks import WandbReport
 from fairrf_lightning.callbacks.best_checkpoint import BEST, BestCheckpoint, chosen_by
 from fairrf_lightning.callbacks.run_record import RunRecord, add_to_record
 from fairrf_lightning.checkpoint_check import check_checkpoint, restoring
@@ -30,7 +29,7 @@ from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.results import print_notices, print_results
 from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.stop_signals import StoppedBySignal, StopRequest, exit_by_signal
-from fairrf_lightning.tracking.wandb_logger import use_patient_logger
+from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
 from fairrf_lightning.trainer_options import (
     BUILT_IN,
     check_trainer_options,
@@ -91,7 +90,7 @@ class FairRFCLI(LightningCLI):
         if "eta" in model_args and model_args["eta"] is None:
             model_args["eta"] = recommended.get("eta", 0.3)
         place_logs(config.trainer)
-        use_patient_logger(config.trainer.logger)
+        replace_wandb_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
             # Lightning says so of the checkpoint callback, which has nothing to do here.

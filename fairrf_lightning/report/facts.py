@@ -1,4 +1,4 @@
-"""The values that a report shows. Sources fill :class:`Facts`; the sections of page and card are made from it."""
+"""The values that a report shows: sources fill :class:`Facts`, and sections are made from it."""
 
 from __future__ import annotations
 
@@ -145,6 +145,10 @@ class History:
     feature: str
     epochs: Sequence[int]
     values: Sequence[float]
+
+    def at(self, epoch: int | None) -> float | None:
+        """Return the value at an epoch; ``None`` where it was not logged."""
+        return next((value for e, value in zip(self.epochs, self.values, strict=True) if e == epoch), None)
 
 
 @dataclass(frozen=True)

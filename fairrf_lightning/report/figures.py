@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
 import pandas as pd
@@ -60,7 +60,7 @@ _ROW = 46
 _MAX_MARKERS = 40  # with more epochs, a line alone is easier to read
 _MAX_LABEL = 32  # characters, in a narrow plot
 _SVG = "http://www.w3.org/2000/svg"
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a name may contain dollars
     "font.size": 13,
@@ -138,8 +138,8 @@ class _Canvas:
         axes.yaxis.set_visible(False)
         axes.spines.left.set_visible(False)
         axes.grid(axis="x")
-        place = {"transform": axes.get_yaxis_transform(), "va": "center"}
-        box = {"facecolor": _CARD, "edgecolor": "none", "pad": 1.5}
+        place: Any = {"transform": axes.get_yaxis_transform(), "va": "center"}
+        box: Any = {"facecolor": _CARD, "edgecolor": "none", "pad": 1.5}
         for row, (label, value) in enumerate(zip(labels, values, strict=True)):
             length = _MAX_LABEL if self.width == _WIDTH else 2 * _MAX_LABEL
             shown = axes.text(0, row - 0.36, short(label, length), ha="left", bbox=box, **place)
@@ -153,14 +153,14 @@ class _Canvas:
         handles, labels = self.axes.get_legend_handles_labels()
         labels = [short(label, 20) for label in labels]
         columns = 3 if max(map(len, labels)) <= 12 else 2
-        place = {"loc": "outside upper left", "ncols": columns, "borderaxespad": 0, "columnspacing": 1.2}
+        place: Any = {"loc": "outside upper left", "ncols": columns, "borderaxespad": 0, "columnspacing": 1.2}
         self.figure.legend(handles, labels, **place)
 
     def svg(self, name: str, alt: str) -> str:
         """Return the SVG element: an image with its content in words."""
         file = BytesIO()
         self.figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-        root = ElementTree.fromstring(file.getvalue())  # noqa: S314 - our own output
+        root = ET.fromstring(file.getvalue())  # noqa: S314 - our own output
         for parent in list(root.iter()):
             for child in list(parent):
                 if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
@@ -171,16 +171,16 @@ class _Canvas:
                 item.insert(0, title)
             _rewrite(item, ids)
         root.attrib = {"viewBox": root.get("viewBox", ""), "role": "img", "aria-label": alt}
-        ElementTree.register_namespace("", _SVG)
-        text = ElementTree.tostring(root, encoding="unicode")
+        ET.register_namespace("", _SVG)
+        text = ET.tostring(root, encoding="unicode")
         return re.sub(r">\s+<", "><", text)
 
-    def _titles(self, item: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    def _titles(self, item: ET.Element) -> Iterator[ET.Element]:
         tips = self.tips.get(item.get("id", ""), ())
-        marks = [of for of in item.iter(f"{{{_SVG}}}use")]
+        marks = list(item.iter(f"{{{_SVG}}}use"))
         owners = marks if len(tips) == len(marks) > 1 else [item]
         for owner, tip in zip(owners, tips, strict=False):
-            title = ElementTree.Element(f"{{{_SVG}}}title")
+            title = ET.Element(f"{{{_SVG}}}title")
             title.text = tip
             if owner is item:
                 yield title
@@ -188,11 +188,10 @@ class _Canvas:
                 owner.insert(0, title)
 
 
-def _rewrite(item: ElementTree.Element, ids: Mapping[str, str]) -> None:
+def _rewrite(item: ET.Element, ids: Mapping[str, str]) -> None:
     """Make ids unique on the page, links relative to them, and colours variables."""
-    if identifier := item.attrib.pop("id", ""):
-        if item.tag.endswith(("clipPath", "path")):
-            item.set("id", ids[identifier])
+    if (identifier := item.attrib.pop("id", "")) and item.tag.endswith(("clipPath", "path")):
+        item.set("id", ids[identifier])
     for key, value in list(item.attrib.items()):
         if key.endswith("href"):
             del item.attrib[key]
@@ -200,8 +199,8 @@ def _rewrite(item: ElementTree.Element, ids: Mapping[str, str]) -> None:
         elif key == "clip-path":
             item.set(key, f"url(#{ids[value[5:-1]]})")
         elif key == "style":
-            value = re.sub(r"#[0-9a-f]{6}", lambda found: f"var(--{_VARIABLES[found[0]]})", value)
-            item.set(key, re.sub(r"(?<=[:;]) |\s*font-family:[^;]*;?", "", value))
+            style = re.sub(r"#[0-9a-f]{6}", lambda found: f"var(--{_VARIABLES[found[0]]})", value)
+            item.set(key, re.sub(r"(?<=[:;]) |\s*font-family:[^;]*;?", "", style))
         elif key in ("d", "x", "y", "width", "height"):
             item.set(key, re.sub(r"(\.\d)\d+", r"\1", value))
         elif value.startswith("rotate(-0 "):
@@ -312,16 +311,15 @@ def _front(front: Front, settings: Sequence[Point], gap: str, name: str) -> Plot
         label="Pareto front",
     )
     # FairRF and vanilla come first: they have the colours of the forest plot.
-    order = sorted(
-        {point.series for point in settings}, key=lambda of: (of != "fairrf", of != "vanilla", of)
-    )
+    order = sorted({point.series for point in settings}, key=lambda of: (of != "fairrf", of != "vanilla", of))
     for index, series in enumerate(order):
-        style = {"marker": _MARKERS[index % len(_MARKERS)], "color": _SERIES[index % len(_SERIES)]}
+        style: Any = {"marker": _MARKERS[index % len(_MARKERS)], "color": _SERIES[index % len(_SERIES)]}
         for count, point in enumerate(of for of in settings if of.series == series):
             x, y = scale * point.gaps[gap], 100 * point.accuracy
-            spread = [factor * _or_zero(point.spread.get(key)) for factor, key in ((scale, gap), (100, "accuracy"))]
-            if any(spread):
-                canvas.axes.errorbar([x], [y], [spread[1]], [spread[0]], fmt="none", ecolor=_LINE, zorder=1)
+            width = scale * _or_zero(point.spread.get(gap))
+            height = 100 * _or_zero(point.spread.get("accuracy"))
+            if width or height:
+                canvas.axes.errorbar([x], [y], [height], [width], fmt="none", ecolor=_LINE, zorder=1)
             (dot,) = canvas.axes.plot(
                 [x], [y], linestyle="", markersize=8, label=None if count else series, **style
             )
@@ -396,14 +394,14 @@ def _history(name: str, title: str, histories: Sequence[History], chosen: int | 
         canvas.tip(line, *(tips if len(epochs) <= _MAX_MARKERS else [history.feature]))
     if chosen is not None and chosen >= 0:
         canvas.axes.axvline(chosen, color=_MUTED, linestyle=":", lw=1.5)
-        place = {"transform": canvas.axes.get_xaxis_transform(), "ha": "right", "color": _MUTED}
+        place: Any = {"transform": canvas.axes.get_xaxis_transform(), "ha": "right", "color": _MUTED}
         canvas.axes.text(chosen, 1.01, "chosen ", **place)
     canvas.axes.set_ylim(bottom=0)
     canvas.axes.grid(axis="y")
     canvas.axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     canvas.axes.set_xlabel("epoch")
     canvas.legend()
-    words = [f"{of.feature} from {of.values[0]:.3f} to {of.values[-1]:.3f}." for of in histories]
+    words = [f"{of.feature} from {of.values[0]:.3f} to {of.values[-1]:.3f}." for of in histories]  # noqa: PD011
     alt = f"{title}, over {len(epochs)} epochs. {' '.join(words)}"
     by_epoch = [dict(zip(of.epochs, of.values, strict=True)) for of in histories]
     rows = [
@@ -435,7 +433,7 @@ def _ranges(certificate: CertificateFacts) -> Plot:
         canvas.tip(line, f"{MODES[gap.mode]}: certified from {value} points")
         if gap.measured is not None:
             words.append(f"Measured with S: {points(gap.measured)}.")
-            style = {"marker": "D", "color": _VERMILION}
+            style: Any = {"marker": "D", "color": _VERMILION}
             if "measured with S" not in canvas.axes.get_legend_handles_labels()[1]:
                 canvas.axes.plot([], [], linestyle="", label="measured with S", **style)
             tip = f"{MODES[gap.mode]}: {points(gap.measured, signed=True)} measured with S"

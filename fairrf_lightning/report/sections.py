@@ -34,11 +34,11 @@ from fairrf_lightning.report.text import (
 )
 
 _MAX_TILES = 6  # with more gaps, only those of the first attribute have a tile
-_LIMITS = (
+_SMALL_GAP = (
     "A small gap means that rates are close. It does not mean that decisions are just, that the labels are "
-    "correct, or that nobody within a group is harmed.",
-    "Intervals cover the noise of these rows. They do not cover people whom the data do not represent.",
+    "correct, or that nobody within a group is harmed."
 )
+_NOISE = "Intervals cover the noise of these rows. They do not cover people whom the data do not represent."
 _TONES: dict[str, Tone] = {
     "fairer, beyond noise": "good",
     "more accurate, beyond noise": "good",
@@ -113,12 +113,12 @@ def unknown_section(facts: Facts) -> Section | None:
     """What the data cannot show without groups, and what would change that."""
     if not facts.next_steps:
         return None
-    text = [
+    text = (
         "No column says which group a row belongs to. Whether decisions differ between groups can therefore "
-        "not be measured, and a small covariance with the related features does not prove that they do not.",
-        f"{len(facts.next_steps)} things would change that:",
-    ]
-    return Section("unknown", "What cannot be known from these data", text, steps=facts.next_steps)
+        "not be measured. A small dependence on the related features is no proof that they do not differ."
+    )
+    change = f"{len(facts.next_steps)} things would change that:"
+    return Section("unknown", "What cannot be known from these data", [text, change], steps=facts.next_steps)
 
 
 def gaps_section(facts: Facts) -> Section:
@@ -126,18 +126,18 @@ def gaps_section(facts: Facts) -> Section:
     title = "Gaps between groups"
     if not facts.gaps:
         return _empty("gaps", title, facts)
-    text = [
+    text = (
         "A gap is the largest difference of a rate between two groups. If its interval reaches 0, these rows "
         "are compatible with no gap. If it does not, the gap is beyond the noise of these rows."
-    ]
+    )
     is_drawn = any(gap.estimate.is_known for gap in facts.gaps)
     if not is_drawn:
-        text.append("No gap is estimable from these rows; the verdict says why.")
+        text = "No gap is estimable from these rows; the verdict says why."
     labels = dict.fromkeys(gap.name for gap in facts.gaps)
     return Section(
         "gaps",
         title,
-        text,
+        [text],
         plots=[forest(facts)] if is_drawn else [],
         tables=[_gaps_table(facts)],
         points=[f"{label}, {gap_name(label)}: {gap_definition(label)}." for label in labels],
@@ -209,14 +209,14 @@ def dependence_section(facts: Facts) -> Section | None:
     if any(of.other is not None for of in facts.dependences):
         columns[f"{facts.other}, {facts.split}"] = {of.feature: of.other for of in facts.dependences}
     rows = [(name, *(_decimal(of.get(name)) for of in columns.values())) for name in names]
-    text = [
+    text = (
         "The penalty R of a related feature measures how strongly the predictions follow it (by default, the "
-        "absolute covariance). FairRF lowers R. Smaller is less dependent; 0 is no linear dependence."
-    ]
-    if len(columns) > 2 and any(of.other is not None for of in facts.dependences):
-        text += [_reduction(facts)]
+        "absolute covariance). FairRF lowers R; 0 is no linear dependence."
+    )
+    if any(of.other is not None for of in facts.dependences):
+        text += f" {_reduction(facts)}"
     table = Table("Penalty R of each related feature", ("related feature", *columns), rows, is_folded=False)
-    return Section("dependence", "Dependence on the related features", text, tables=[table])
+    return Section("dependence", "Dependence on the related features", [text], tables=[table])
 
 
 def front_section(facts: Facts) -> Section:
@@ -254,8 +254,8 @@ def certificate_section(facts: Facts) -> Section:
     if found is None:
         return _empty("certificate", title, facts)
     text = (
-        f"{found.claim}. The bound does not need S of these rows, only the correlations of a few columns with "
-        f"S: {found.source}. It compares {found.group} with all other rows together"
+        f"{found.claim}. The bound does not need S of these rows, only the correlations of a few columns "
+        f"with S: {found.source}. It compares {found.group} with all other rows together"
     )
     text += ", while the gaps above compare single groups: the two can differ." if facts.gaps else "."
     bounds = [
@@ -282,7 +282,9 @@ def certificate_section(facts: Facts) -> Section:
         tables=[
             Table("Certified ranges as a table", heading, bounds),
             Table(
-                "Bounds by knowledge, points", ("knowledge used", *(MODES[of.mode] for of in found.gaps)), methods
+                "Bounds by knowledge, points",
+                ("knowledge used", *(MODES[of.mode] for of in found.gaps)),
+                methods,
             ),
             Table(
                 f"Known about {found.group}",
@@ -337,7 +339,7 @@ def versions_section(facts: Facts) -> Section:
 
 def limits_section(facts: Facts) -> Section:
     """Limitations of these numbers."""
-    return Section("limits", "Limitations", points=[*facts.limits, *_LIMITS])
+    return Section("limits", "Limitations", points=[*facts.limits, _SMALL_GAP, _NOISE])
 
 
 SECTIONS: tuple[Callable[[Facts], Section | None], ...] = (
@@ -426,7 +428,12 @@ def _gaps_table(facts: Facts) -> Table:
 def _front_table(front: Front) -> Table:
     gaps = list(dict.fromkeys(name for point in front.points for name in point.gaps))
     best = {gap: pareto_points(front.points, gap) for gap in gaps}
-    heading = ["method", "setting", "accuracy, %", *(f"{gap}, points" if is_gap(gap) else gap for gap in gaps)]
+    heading = [
+        "method",
+        "setting",
+        "accuracy, %",
+        *(f"{gap}, points" if is_gap(gap) else gap for gap in gaps),
+    ]
     rows = [
         (
             point.series,
@@ -453,15 +460,14 @@ def _penalties(facts: Facts) -> dict[str, tuple[float, float | None]]:
     if facts.training is None:
         return {}
     chosen = facts.training.chosen_epoch
-    return {
-        of.feature: (of.values[0], dict(zip(of.epochs, of.values, strict=True)).get(chosen or 0))
-        for of in facts.training.penalties
-    }
+    return {of.feature: (of.values[0], of.at(chosen)) for of in facts.training.penalties}
 
 
 def _reduction(facts: Facts) -> str:
     lower = [of.feature for of in facts.dependences if of.other is not None and of.value < of.other]
-    return f"R is lower than with {facts.other} for {len(lower)} of {len(facts.dependences)} related features."
+    return (
+        f"R is lower than with {facts.other} for {len(lower)} of {len(facts.dependences)} related features."
+    )
 
 
 def _decimal(value: float | None) -> str:

@@ -301,12 +301,10 @@ def _penalties(training: Training | None) -> Iterator[str]:
     if training is None or training.chosen_epoch is None:
         return
     for history in training.penalties:
-        values = dict(zip(history.epochs, history.values, strict=True))
-        if training.chosen_epoch in values:
+        if (value := history.at(training.chosen_epoch)) is not None:
             yield (
-                f"The chosen checkpoint's penalty on {history.feature} is "
-                f"{values[training.chosen_epoch]:.3f} on validation; the largest in training was "
-                f"{max(history.values):.3f}."
+                f"The chosen checkpoint's penalty on {history.feature} is {value:.3f} on validation; the "
+                f"largest in training was {max(history.values):.3f}."
             )
 
 

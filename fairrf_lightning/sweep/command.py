@@ -18,9 +18,8 @@ import torch
 from fairrf_lightning.experiments.pareto import plot_trials
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.run_facts import data_of
-from fairrf_lightning.report.sweep_facts import sweep_facts
+from fairrf_lightning.report import write_report_if_installed
+from fairrf_lightning.report.sources import data_facts, sweep_facts
 from fairrf_lightning.sweep.choice import Choice, choose, params_of, trials_frame, write_trials
 from fairrf_lightning.sweep.chosen_config import fit_config, write_config
 from fairrf_lightning.sweep.loop import Counter, Sweep
@@ -90,13 +89,13 @@ def _finish(options: SweepOptions, study: optuna.Study) -> None:
         frame,
         chosen,
         measure,
-        data=data_of(options.data),
+        data=data_facts(options.data),
         folder=str(options.folder),
         max_accuracy_loss=budget,
         rejected=rejected,
         configuration={name: str(value) for name, value in options.identity().items()},
     )
-    written, hint = end_with_report(make_facts, options.folder)
+    written, hint = write_report_if_installed(make_facts, options.folder)
     files += written
     choice = Choice(chosen, rejected)
     print_report(frame, choice, options.objective, max_accuracy_loss=budget, config=config, files=files)
