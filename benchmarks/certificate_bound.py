@@ -24,6 +24,7 @@ from fairrf_lightning.certificate.gap import box_bound, standardise
 from fairrf_lightning.certificate.population import population_bound
 from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.presets import recommended
 
 
 def fitted(data: TabularDataModule, eta: float, epochs: int) -> FairRFModule:
@@ -37,7 +38,10 @@ def fitted(data: TabularDataModule, eta: float, epochs: int) -> FairRFModule:
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,
-        callbacks=[PretrainCallback(epochs=1), LambdaUpdateCallback(beta=data.recommended["beta"])],
+        callbacks=[
+            PretrainCallback(epochs=1),
+            LambdaUpdateCallback(beta=recommended(type(data), {})["beta"]),
+        ],
     )
     trainer.fit(module, data)
     return module.eval()
@@ -94,7 +98,7 @@ def main() -> None:
     exact, sampled = [], []
     for make in (AdultDataModule, COMPASDataModule):
         data = make(seed=0)
-        for method, eta in (("vanilla", 0.0), ("FairRF", data.recommended["eta"])):
+        for method, eta in (("vanilla", 0.0), ("FairRF", recommended(type(data), {})["eta"])):
             module = fitted(data, eta, options.epochs)
             batches = list(data.rows_of("test"))
             inputs, groups = (torch.cat([batch[key] for batch in batches]) for key in ("inputs", "groups"))

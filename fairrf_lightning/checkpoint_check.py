@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,8 +46,10 @@ def check_checkpoint(config: Namespace, subcommand: str) -> dict[str, Any]:
         raise InputError(f"--ckpt_path {path}: this checkpoint was trained on {names}, not on {given}.")
     options = checkpoint.get("hyper_parameters", {})
     for part in ("hyper_parameters", *trained_on):
-        _check_plain(checkpoint.get(part), part, path)
-    _check_class_paths(options, config, path)
+        check_plain(checkpoint.get(part), part, f"--ckpt_path {path}")
+    named = {text for text, _ in _texts(config.clone().as_dict())}
+    plain = plain_parameters(import_class(config.model.class_path))
+    check_class_paths(options, named, f"--ckpt_path {path}", plain)
     _check_options(config.model, options, path)
     if given in trained_on:
         _check_data_state(checkpoint[given], config.data if subcommand == "fit" else None, path)
@@ -55,11 +57,12 @@ def check_checkpoint(config: Namespace, subcommand: str) -> dict[str, Any]:
 
 
 @contextmanager
-def restoring(path: str | None) -> Iterator[None]:
+def restoring(path: str | None, option: str = "--ckpt_path ") -> Iterator[None]:
     """Raise one clear error if a checkpoint cannot be restored, whatever its restoration raises.
 
     Args:
         path: The checkpoint, or ``None`` if there is nothing to restore.
+        option: Option that named the checkpoint, for the error.
 
     Raises:
         InputError: In place of an error that came from within the restoration.
@@ -72,10 +75,10 @@ def restoring(path: str | None) -> Iterator[None]:
         if isinstance(error, InputError):
             if str(path) in str(error):
                 raise
-            raise InputError(f"--ckpt_path {path}: {error}") from error
+            raise InputError(f"{option}{path}: {error}") from error
         reason = (str(error).splitlines() or [""])[0]
         raise InputError(
-            f"--ckpt_path {path}: the checkpoint does not fit this model and data "
+            f"{option}{path}: the checkpoint does not fit this model and data "
             f"({type(error).__name__}: {reason}).\n"
             "Give the options that it was trained with; if they are right, the file is damaged."
         ) from error
@@ -96,33 +99,46 @@ def weights_digest(state_dict: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _check_plain(value: Any, part: str, path: str) -> None:
+def check_plain(value: Any, part: str, path: str) -> None:
     """Raise if options hold anything but plain values, which could not be compared with those given."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for item in value:
-            _check_plain(item, part, path)
+            check_plain(item, part, path)
     elif not isinstance(value, str | int | float | None):
         raise InputError(
-            f"--ckpt_path {path}: its part {part} is malformed (a {type(value).__name__} was found). "
+            f"{path}: its part {part} is malformed (a {type(value).__name__} was found). "
             "Restore it from a copy, or train again."
         )
 
 
-def _check_class_paths(options: Mapping[str, Any], config: Namespace, path: str) -> None:
-    """Raise if the checkpoint would make us import something that nobody named."""
-    named = {text for text, _ in _texts(config.clone().as_dict())}
-    plain = _plain_parameters(config.model.class_path)
+def check_class_paths(
+    options: Mapping[str, Any],
+    named: Collection[str],
+    path: str,
+    plain: Collection[str] | None,
+    hint: Callable[[str, str], str] = lambda option, text: (
+        f"If you trust it, name it yourself: --{option} {text}"
+    ),
+) -> None:
+    """Raise if a checkpoint's options name a class that is neither of this package nor named by the user.
+
+    Args:
+        options: Options of a model or of data, as the checkpoint holds them.
+        named: Import paths that the user has named.
+        path: The checkpoint, for the error.
+        plain: Options that are text whatever it looks like; ``None`` if all of them are.
+        hint: Returns what to do, given the option and the class.
+    """
     for text, place in _texts(options):
         key = place.rpartition(".")[2]
-        if key in _NOT_IMPORTED or (place in plain and key not in _CLASS_KEYS):
+        if key in _NOT_IMPORTED or ((plain is None or place in plain) and key not in _CLASS_KEYS):
             continue
         if (key in _CLASS_KEYS or _DOTTED.fullmatch(text)) and text not in named and not _is_trusted(text):
             option = "model" if place == "_class_path" else f"model.{place.removesuffix('.class_path')}"
             raise InputError(
-                f"--ckpt_path {path}: it asks for the class {text!r}, which is not of this package.\n"
-                f"If you trust it, name it yourself: --{option} {text}"
+                f"{path}: it asks for the class {text!r}, which is not of this package.\n{hint(option, text)}"
             )
 
 
@@ -137,9 +153,9 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(item, place)
 
 
-def _plain_parameters(class_path: str) -> set[str]:
+def plain_parameters(class_type: type[Any]) -> set[str]:
     """Return the parameters of a class that are text, whatever it looks like."""
-    parameters = inspect.signature(import_class(class_path)).parameters.values()
+    parameters = inspect.signature(class_type).parameters.values()
     return {item.name for item in parameters if item.annotation in (str, "str", "str | None")}
 
 

@@ -21,6 +21,8 @@ _DAMAGED = "Restore it from a copy, or train again."
 _PARTS: dict[str, type | tuple[type, ...]] = {
     "state_dict": Mapping,
     "hyper_parameters": Mapping,
+    "datamodule_hyper_parameters": Mapping,
+    "class_paths": Mapping,
     "callbacks": Mapping,
     "loops": Mapping,
     "optimizer_states": list,

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import MLP, Backbone, find_backbone
+from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
@@ -258,7 +259,15 @@ class FairRFModule(LightningModule):
         return result | ({"row": batch["row"]} if isinstance(batch, Mapping) and "row" in batch else {})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the random states and the sums of an unfinished epoch; without them a resumed run differs."""
+        """Keep the random states and the sums of an unfinished epoch; without them a resumed run differs.
+
+        The classes of model and data are kept for :func:`fairrf_lightning.load.load_run`.
+        """
+        data = None if self._trainer is None else getattr(self.trainer, "datamodule", None)
+        classes = {"model": type(self), "data": type(data), "backbone": self._make_backbone}
+        checkpoint["class_paths"] = {
+            name: class_path(kind) for name, kind in classes.items() if isinstance(kind, type)
+        }
         checkpoint["rng_state"] = {
             "cpu": self._of_all_ranks(torch.get_rng_state()),
             "cuda": torch.cuda.get_rng_state_all(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,15 +14,10 @@ from lightning.pytorch.cli import LightningArgumentParser
 from fairrf_lightning.backbones import BACKBONES
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.methods.command_line import expand_method
+from fairrf_lightning.presets import PresetKind, class_presets, preset, preset_names
 
 SHORT_NAMES: dict[str, dict[str, str]] = {
-    "data": {
-        "adult": "fairrf_lightning.datamodules.AdultDataModule",
-        "compas": "fairrf_lightning.datamodules.COMPASDataModule",
-        "lsac": "fairrf_lightning.datamodules.LSACDataModule",
-        "synthetic": "fairrf_lightning.datamodules.SyntheticDataModule",
-        "table": "fairrf_lightning.datamodules.TableDataModule",
-    },
+    "data": class_presets(),
     "model": {
         "arl": "fairrf_lightning.methods.ARLModule",
         "fairrf": "fairrf_lightning.FairRFModule",
@@ -34,8 +28,9 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
         "tensorboard": "lightning.pytorch.loggers.TensorBoardLogger",
         "wandb": "fairrf_lightning.tracking.WandbLogger",
     },
+    "trainer.callbacks": {},
 }
-PRESETS = Path("datamodules")
+_PRESETS: dict[str, PresetKind] = {"data": "datamodules", "trainer.callbacks": "callbacks"}
 _NEEDED_ARGS = {SHORT_NAMES["trainer.logger"][name]: {"save_dir": ""} for name in ("csv", "tensorboard")}
 _SAME_PLACE = {"init_args", "fit", "validate", "test", "predict"}
 
@@ -115,17 +110,30 @@ def expand_args(args: list[str]) -> Iterable[str]:
 
 def expand_config(config: Any, place: str = "") -> Any:
     """Return a config with short names spelt out at the same places as on the command line."""
+    if isinstance(config, list):
+        return [expand_config(item, place) for item in config]
     if isinstance(config, dict):
         return {
             key: resolve(f"{place}.help", value)
             if key == "class_path" and place in SHORT_NAMES and isinstance(value, str)
-            else expand_config(value, place if key in _SAME_PLACE else f"{place}.{key}".lstrip("."))
-            for key, value in config.items()
+            else expand_config(
+                value, place if key in _SAME_PLACE else f"{place}.{key}".strip(".").removesuffix("+")
+            )
+            for key, value in _with_preset(config, place).items()
         }
     if isinstance(config, str) and place in SHORT_NAMES:
         found = resolve(place, config)
         return {"class_path": found} if isinstance(found, str) and found != config else found
     return config
+
+
+def _with_preset(config: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return a config whose ``class_path`` is the name of a preset with the options of that preset."""
+    name = config.get("class_path")
+    if place not in _PRESETS or name in SHORT_NAMES[place] or name not in preset_names(_PRESETS[place]):
+        return config
+    options = preset(_PRESETS[place], name).get("init_args", {}) | (config.get("init_args") or {})
+    return config | {"init_args": options}
 
 
 def resolve(place: str, name: str) -> Any:
@@ -137,21 +145,31 @@ def resolve(place: str, name: str) -> Any:
     """
     option = place.removesuffix(".help")
     names = SHORT_NAMES[option]
-    preset = PRESETS / f"{name}.yaml"
     if name in names:
         path = names[name]
         bare = place != option or path not in _NEEDED_ARGS
         return path if bare else {"class_path": path, "init_args": _NEEDED_ARGS[path]}
-    if option == "data" and name.isidentifier() and preset.is_file():
-        return expand_config({"data": _read_yaml(preset.read_text("utf-8"), str(preset))})["data"]
+    presets = preset_names(_PRESETS[option]) if option in _PRESETS else []
+    if name in presets:
+        return _from_preset(place, name)
     if name.isidentifier() and name.islower() and name not in ("true", "false", "null", "none"):
-        known = [*names, *(sorted(path.stem for path in PRESETS.glob("*.yaml")) if option == "data" else [])]
-        raise InputError(f"--{option} {name}: no such name; {did_you_mean(name, known)}")
+        raise InputError(
+            f"--{option} {name}: no such name; {did_you_mean(name, dict.fromkeys([*names, *presets]))}"
+        )
     return name
 
 
+def _from_preset(place: str, name: str) -> Any:
+    option = place.removesuffix(".help")
+    found = preset(_PRESETS[option], name)
+    class_path = resolve(f"{option}.help", found["class_path"])
+    return (
+        class_path if place != option else {"class_path": class_path, "init_args": found.get("init_args", {})}
+    )
+
+
 def _place(arg: str) -> str | None:
-    place = arg.removeprefix("--")
+    place = arg.removeprefix("--").removesuffix("+")
     return place if arg.startswith("--") and place in SHORT_NAMES else None
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fairrf_lightning.experiments.choice import BUDGET, Rule, affordable_choices, choose, may_be_chosen
+from fairrf_lightning.experiments.choose import ChoiceRule, affordable_choices, choose, is_eligible
 from fairrf_lightning.experiments.comparison import Interval, difference, mean_interval
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
-from paper.numbers import CASE_STUDY
+from paper.numbers import BUDGET, CASE_STUDY
 
 Outcome: TypeAlias = Literal[
     "reproduced", "not reproduced", "not testable", "too few to say", "holds", "fails"
@@ -344,7 +344,7 @@ def _arl_worst_group(results: pd.DataFrame) -> Measured | None:
 # COMPAS: a setting that trains without S, chosen on validation and judged on test.
 
 
-def _chosen_beforehand(results: pd.DataFrame, rule: Rule) -> Measured | None:
+def _chosen_beforehand(results: pd.DataFrame, rule: ChoiceRule) -> Measured | None:
     runs, vanilla = _compas(results)
     if runs.empty:
         return None
@@ -365,7 +365,7 @@ def _best_on_test(results: pd.DataFrame) -> Measured | None:
     lowest = vanilla["test_acc"].mean() - BUDGET["compas"]
     settings = runs[runs["method"] != "vanilla"].groupby(SETTING_COLUMNS, dropna=False)
     inside = [of for _, of in settings if of["test_acc"].mean() >= lowest]
-    inside = [of for of in inside if may_be_chosen(of, vanilla)]
+    inside = [of for of in inside if is_eligible(of, vanilla)]
     if not inside:
         return _NOTHING_ELIGIBLE, "fails"
     best = min(inside, key=lambda of: float(of["test_eo_gap"].mean()))

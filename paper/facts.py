@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import BUDGET, choose, rejections
-from fairrf_lightning.experiments.eligibility import rejection_lines
+from fairrf_lightning.experiments.choose import choose, rejection_lines, rejections
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 from fairrf_lightning.report.facts import Absent, Facts, Front, MeasuredGap, Point
 from fairrf_lightning.report.sources import (
@@ -18,6 +17,7 @@ from fairrf_lightning.report.sources import (
     seed_gaps,
 )
 from fairrf_lightning.report.text import LINEAR_ONLY, comparison_verdict, now
+from paper.numbers import BUDGET
 
 
 def reproduction_facts(results: pd.DataFrame) -> Facts | None:

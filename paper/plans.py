@@ -67,8 +67,8 @@ def main_table(data: str) -> list[Plan]:
     """Tables 1 to 3: all methods, S out of the inputs and in."""
     leaf = DATA[data]
     vanilla = Setting(eta=0.0, method="vanilla")
-    remove = Setting(eta=0.0, removed=leaf.default_related, method="remove_r")
-    aware = _each_eta(data, method="constrain_s", uses_sensitive=True)
+    remove = Setting(eta=0.0, remove=leaf.default_related, method="remove_r")
+    aware = _each_eta(data, method="constrain_s", expose_sensitive=True)
     arl = [Setting(eta=0.0, adversary_lr=lr, method="arl") for lr in ARL_LRS]
     settings = (vanilla, remove, *_each_eta(data), *aware, *arl)
     balanced = tuple(Setting(eta=eta, method="ksmote") for eta in KSMOTE_ETAS)
@@ -90,7 +90,7 @@ def ablation(data: str) -> list[Plan]:
     rng = np.random.default_rng(0)
     candidates = [*related, *others]
     settings = [Setting(eta=0.0, method="vanilla"), *_each_eta(data)]
-    settings += _each_eta(data, method="fix_lambda", rule="fixed")
+    settings += _each_eta(data, method="fix_lambda", every_n_steps=None)
     settings += _each_eta(data, method="constrain_all", related=tuple(candidates))
     for number in range(5):
         drawn = tuple(str(name) for name in rng.choice(candidates, len(related), replace=False))

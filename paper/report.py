@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fairrf_lightning.experiments.choice import BUDGET, Rule, affordable_choices, choose, rejections
+from fairrf_lightning.experiments.choose import ChoiceRule, affordable_choices, choose, rejections
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 from fairrf_lightning.files import replacing, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
 from paper.claims import CHECKS, CLAIMS, RULE, Finding, judge
-from paper.numbers import CASE_STUDY, TABLES, Cell
+from paper.numbers import BUDGET, CASE_STUDY, TABLES, Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +88,7 @@ def _rejected(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> Iterator[
         yield ""
 
 
-def _rules(runs: pd.DataFrame) -> list[Rule]:
+def _rules(runs: pd.DataFrame) -> list[ChoiceRule]:
     if runs.empty:
         return []
     return ["with S", "without S"] if runs[["eta", "adversary_lr"]].nunique().max() > 1 else ["with S"]

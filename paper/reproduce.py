@@ -49,7 +49,10 @@ def run_reproduce(args: Sequence[str]) -> None:
     results = train(parts, folder, list(range(options.seeds)), schedule, options.workers)
     draw_figures(results, folder / "figures")
     written, hint = write_report_if_installed(
-        partial(reproduction_facts, results), folder, page="reproduction.html", card="reproduction_card.md"
+        partial(reproduction_facts, results),
+        folder,
+        page="reproduction.html",
+        card="reproduction_card.md",
     )
     files = [write_page(results, folder), *written]
     Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)

@@ -118,8 +118,8 @@ def test_no_epoch_of_pretraining_is_kept_in_a_stack_once_there_is_another(
     epochs: int, kept: list[int]
 ) -> None:
     """Each epoch is made to look worse than the one before; a vanilla model has no pretraining."""
-    settings = [Setting(eta=eta, dropout=0.0) for eta in (0.0, 5.0)]
-    schedule = Schedule(epochs=epochs, pretrain_epochs=2, update_every=2)
+    settings = [Setting(eta=eta, dropout=0.0, every_n_steps=2) for eta in (0.0, 5.0)]
+    schedule = Schedule(epochs=epochs, pretrain_epochs=2)
     stack = Stack(small_data, settings, seeds=[0], schedule=schedule)
     measure = stack.module.on_validation_epoch_end
 

@@ -13,11 +13,12 @@ import pandas as pd
 from rich.console import Console
 
 from fairrf_lightning.audit.cells import Batch, CellCounts
-from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
+from fairrf_lightning.audit.checkpoint import evaluate_checkpoint
 from fairrf_lightning.audit.predictions import PredictionsFile, column_names
 from fairrf_lightning.audit.result import audit, write_audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.errors import InputError, check_writable, writing_to
+from fairrf_lightning.load import EvaluatedRows
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.option_parser import OptionParser
 from fairrf_lightning.quiet import quiet_lightning
@@ -134,14 +135,14 @@ def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, An
     attributes = [str(name) for name in rows.attributes]
     if not attributes:
         raise InputError("the data name no sensitive attribute: name columns by --groups.")
-    notices = rows.notices
+    notices = rows.run.notices
     probabilities = [rows.probabilities.numpy()]
     if options.against:
         others = [*_without_checkpoint(rest), f"--ckpt_path={options.against}"]
         with quiet_lightning():  # of the same rows all was said
             other = evaluate_checkpoint(others, options.split, names)
         probabilities.append(_same_rows(rows, other))
-        notices = [*notices, *other.notices]
+        notices = [*notices, *other.run.notices]
     cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes, options.threshold)
     source = {"kind": "checkpoint", "path": rows.checkpoint, "against": options.against}
     source |= {"data": rows.data_name, "split": rows.split}

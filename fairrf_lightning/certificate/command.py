@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
+from fairrf_lightning.audit.checkpoint import evaluate_checkpoint
 from fairrf_lightning.certificate.certify import ROWS_SHARE, Certificate, certify
 from fairrf_lightning.certificate.proxies import Proxies, proxies_template, read_proxies, sample_proxies
 from fairrf_lightning.certificate.show import print_certificate, statements
@@ -21,6 +21,7 @@ from fairrf_lightning.checkpoint_file import load_checkpoint
 from fairrf_lightning.datamodules.table_spec import check_column
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_text
+from fairrf_lightning.load import EvaluatedRows
 from fairrf_lightning.option_parser import OptionParser
 
 

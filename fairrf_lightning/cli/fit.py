@@ -26,6 +26,7 @@ from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
 from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.presets import recommended
 from fairrf_lightning.results import print_notices, print_results
 from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.stop_signals import StoppedBySignal, StopRequest, exit_by_signal
@@ -83,12 +84,12 @@ class FairRFCLI(LightningCLI):
         """Fill in the data set's recommended eta and beta, and the options of W&B."""
         config = self.config[self.subcommand]
         check_trainer_options(config)
-        recommended = _recommended(config)
+        values = _recommended(config)
         if config.lambda_update.beta is None:
-            config.lambda_update.beta = recommended.get("beta", 0.5)
+            config.lambda_update.beta = values.get("beta", 0.5)
         model_args = config.model.get("init_args") or {}
         if "eta" in model_args and model_args["eta"] is None:
-            model_args["eta"] = recommended.get("eta", 0.3)
+            model_args["eta"] = values.get("eta", 0.3)
         place_logs(config.trainer)
         replace_wandb_logger(config.trainer.logger)
         _prepare_checkpoint(config)
@@ -222,8 +223,7 @@ def _prepare_checkpoint(config: Any) -> None:
 def _recommended(config: Any) -> dict[str, float]:
     if not config.get("data"):
         raise InputError("no data: name a data set, for example --data adult.")
-    recommended: dict[str, float] = getattr(class_of(config.data), "recommended", {})
-    return recommended
+    return recommended(class_of(config.data), config.data.get("init_args") or {})
 
 
 def run_fit(args: list[str]) -> None:

@@ -14,7 +14,6 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
-from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.checkpoint_check import weights_digest
@@ -22,11 +21,11 @@ from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.identity import check_one_experiment
 from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run, read_checkpoint
 from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report.facts import CertificateFacts, Dependence, Facts, Front
 from fairrf_lightning.report.page import write_report
 from fairrf_lightning.report.run import RunAudit, check_finite, run_facts
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 from fairrf_lightning.report.sources import audit_facts, certificate_facts, grid_facts, read_audit
 
 
@@ -138,18 +137,14 @@ def _evaluated(run: RunFolder, against: RunFolder | None, groups: Sequence[str])
 
 
 def _evaluate(run: RunFolder, groups: Sequence[str]) -> EvaluatedRows:
-    checkpoint = run.best_checkpoint
-    if checkpoint is None:
-        raise InputError(f"{run.path}: the run has kept no checkpoint.")
     with quiet_lightning():
-        options = ["--config", str(run.path / "config.yaml"), "--ckpt_path", str(checkpoint)]
-        return evaluate_checkpoint(options, attributes=groups)
+        return evaluate(load_run(run.path), attributes=groups)
 
 
 @torch.no_grad()
 def _penalties(rows: EvaluatedRows) -> dict[str, float]:
     """Return the penalty R of each related feature on the evaluated rows."""
-    penalty = rows.model.penalty
+    penalty = rows.run.module.penalty
     values = penalty.penalties(penalty.moments(rows.probabilities, rows.related_matrix, rows.target))
     return dict(zip(penalty.feature_names, values.tolist(), strict=True))
 

@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -14,6 +15,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
+from fairrf_lightning.class_paths import plain_values
 from fairrf_lightning.datamodules.beside import (
     RelatedBeside,
     check_beside,
@@ -77,7 +79,6 @@ class TabularDataModule(LightningDataModule, ABC):
     default_groups: tuple[str, ...] | Literal["all"] = "all"
     table_options: ClassVar[tuple[str, ...]] = ()  # attributes that decide on the rows of the table
     files: tuple[RemoteFile, ...] = ()
-    recommended: ClassVar[dict[str, float]] = {}  # eta and beta for the command line
 
     def __init__(
         self,
@@ -95,6 +96,12 @@ class TabularDataModule(LightningDataModule, ABC):
         data_dir: str | None = None,
     ) -> None:
         super().__init__()
+        # The checkpoint keeps these, so that a run can be loaded by its path alone. Not logged: names such
+        # as `related` are options of the model as well.
+        self.save_hyperparameters(logger=False)
+        self.hparams.update(plain_values(self.hparams))
+        if data_dir is not None:
+            self.hparams["data_dir"] = str(Path(data_dir).expanduser().absolute())
         check_at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
         check_at_least(0, seed=seed)
         check_split(split)

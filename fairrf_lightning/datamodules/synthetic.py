@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,6 @@ class SyntheticDataModule(TabularDataModule):
     name = "synthetic"
     target = "label"
     sensitive = "group"
-    recommended: ClassVar[dict[str, float]] = {"eta": 0.7, "beta": 0.5}
     table_options = (
         "n_rows",
         "correlations",

@@ -122,6 +122,7 @@ class TableDataModule(TabularDataModule):
         self.path = Path(path).expanduser()
         if not self.path.exists():
             raise InputError(f"path: there is no file or directory {path}")
+        self.hparams["path"] = str(self.path.absolute())  # the run may be loaded from another folder
         self.spec = TableSpec(
             target=target,
             sensitive=sensitive,

@@ -23,7 +23,7 @@ class Job:
 
     Args:
         make_data: Returns the data module of a seed.
-        settings: Settings with one recipe.
+        settings: Settings with one stack configuration.
         seeds: Seeds that each setting is trained with.
         schedule: How long and how fast to train.
         rows: The first columns of the row of results of each model.
@@ -100,5 +100,5 @@ def _method_steps(stack: Stack, setting: Setting, best_epoch: int) -> int:
     steps = len(stack.data.train_dataloader())
     if not setting.eta and not setting.adversary_lr:
         return 0
-    start = stack.schedule.pretrain_epochs * steps if setting.eta else setting.adversary_after
+    start = stack.schedule.pretrain_epochs * steps if setting.eta else setting.pretrain_steps
     return max(0, (best_epoch + 1) * steps - start)

@@ -15,7 +15,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.identity import data_identity, model_identity
 from fairrf_lightning.experiments.job import Advance, Evaluate, Job, Row
 from fairrf_lightning.experiments.results_file import ResultsFile
-from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
+from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.stack import MakeData, Stack
 from fairrf_lightning.experiments.workers import check_workers, train_jobs
 
@@ -32,7 +32,7 @@ class Request:
 
     Args:
         make_data: A data module class or a partial of one; called with ``seed=...``.
-        settings: The settings; those with the same recipe train as one stack.
+        settings: The settings; those with the same configuration train as one stack.
         seeds: Each seed is a split, an order of batches and an initialisation.
         schedule: How long and how fast to train.
         weight: How much work an epoch of one model is, relative to other requests: its steps, say.
@@ -76,7 +76,7 @@ def run_settings(
 
     Args:
         make_data: A data module class or a partial of one; called with ``seed=...``.
-        settings: The settings; those with the same recipe train as one stack.
+        settings: The settings; those with the same configuration train as one stack.
         seeds: Each seed is a split, an order of batches and an initialisation.
         schedule: How long and how fast to train.
         path: CSV file that rows are written to as they come; rows found there are not trained again.
@@ -153,15 +153,15 @@ def _jobs(request: Request, missing: dict[tuple[Setting, int], Row], max_models:
 def plan_stacks(
     pairs: Sequence[tuple[Setting, int]], max_models: int
 ) -> Iterator[tuple[list[Setting], list[int]]]:
-    """Yield settings and seeds of stacks that cover the pairs, each with one recipe, about equally large."""
+    """Yield settings and seeds of about equally large stacks that cover the pairs, one config each."""
     if max_models < 1:
         raise InputError(f"max_models = {max_models}: expected 1 or more.")
     seeds_of: dict[Setting, list[int]] = defaultdict(list)
     for setting, seed in pairs:
         seeds_of[setting].append(seed)
-    groups: dict[tuple[Recipe, tuple[int, ...]], list[Setting]] = defaultdict(list)
+    groups: dict[tuple[StackConfig, tuple[int, ...]], list[Setting]] = defaultdict(list)
     for setting, seeds in seeds_of.items():
-        groups[setting.recipe, tuple(seeds)].append(setting)
+        groups[setting.stack_config, tuple(seeds)].append(setting)
     for (_, all_seeds), settings in groups.items():
         for some in _even_parts(all_seeds, max_models):
             for chunk in _even_parts(settings, max_models // len(some)):

@@ -19,7 +19,7 @@ class StackedARLModule(StackedModule):
         num_groups: Number of groups of the sensitive attribute.
         lr: Learning rate of Adam.
         adversary_lr: Learning rate of each adversary, ``(S, P)``.
-        adversary_after: Steps that the learners train alone.
+        pretrain_steps: Steps that the learners train alone.
     """
 
     def __init__(
@@ -30,11 +30,11 @@ class StackedARLModule(StackedModule):
         lr: float = 1e-3,
         *,
         adversary_lr: Tensor,
-        adversary_after: int = 250,
+        pretrain_steps: int = 250,
     ) -> None:
         super().__init__(backbone, penalty, num_groups, lr)
         self.adversary = Adversary(backbone.columns.shape[-1], adversary_lr)
-        self._alone = adversary_after
+        self._alone = pretrain_steps
 
     def task_losses(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
         """Return the task loss of each model, ``(S, P)``: in training, weighted by its adversary."""

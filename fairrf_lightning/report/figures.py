@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from fairrf_lightning.experiments.pareto import pareto_front
+from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.report.facts import (
     CertificateFacts,
     Estimate,
@@ -56,7 +56,7 @@ _MARKERS = ("o", "D", "s", "^", "P", "X", "*", "h")
 _DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (8, 3, 2, 3)))
 
 _WIDTH, _WIDE = 420, 860  # pixels
-_ROW = 46
+_ROW = 50
 _MAX_MARKERS = 40  # with more epochs, a line alone is easier to read
 _MAX_LABEL = 32  # characters, in a narrow plot
 _SVG = "http://www.w3.org/2000/svg"
@@ -107,12 +107,19 @@ class Plot:
 
 
 class _Canvas:
-    """One pair of axes in the style of the page, with the tooltips of its marks."""
+    """One pair of axes in the style of the page, with the tooltips of its marks.
 
-    def __init__(self, height: float, width: int = _WIDTH) -> None:
-        self.figure = Figure(figsize=(width / 72, height / 72), layout="constrained")  # SVG has 72 dpi
+    Args:
+        height: Height of the axes in pixels; legend, ticks and label are added to it.
+        width: Width of the whole plot.
+        left: Width of the margin for labels of the vertical axis.
+    """
+
+    def __init__(self, height: float, width: int = _WIDTH, left: int = 4) -> None:
+        self.figure = Figure()
         self.axes: Axes = self.figure.add_subplot()
-        self.width = width
+        self.height, self.width, self.left = height, width, left
+        self.legend_lines = 0
         self.tips: dict[str, Sequence[str]] = {}
 
     def tip(self, artist: Artist, *tips: str) -> None:
@@ -153,11 +160,18 @@ class _Canvas:
         handles, labels = self.axes.get_legend_handles_labels()
         labels = [short(label, 20) for label in labels]
         columns = 3 if max(map(len, labels)) <= 12 else 2
-        place: Any = {"loc": "outside upper left", "ncols": columns, "borderaxespad": 0, "columnspacing": 1.2}
-        self.figure.legend(handles, labels, **place)
+        self.legend_lines = -(-len(labels) // columns)
+        place: Any = {"loc": "upper left", "bbox_to_anchor": (0, 1), "borderaxespad": 0, "borderpad": 0}
+        self.figure.legend(handles, labels, ncols=columns, columnspacing=1.2, **place)
 
     def svg(self, name: str, alt: str) -> str:
         """Return the SVG element: an image with its content in words."""
+        # Fixed margins: a layout engine would draw everything twice.
+        top, bottom = 8 + 19 * self.legend_lines, 22 + 18 * bool(self.axes.get_xlabel())
+        total = top + self.height + bottom
+        self.figure.set_size_inches(self.width / 72, total / 72)  # SVG has 72 dpi
+        inner = (self.width - self.left - 12) / self.width
+        self.axes.set_position((self.left / self.width, bottom / total, inner, self.height / total))
         file = BytesIO()
         self.figure.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
         root = ET.fromstring(file.getvalue())  # noqa: S314 - our own output
@@ -232,12 +246,12 @@ def forest(facts: Facts) -> Plot:
     compared = any(gap.other is not None for gap in gaps)
 
     def draw(width: int, name: str) -> str:
-        canvas = _Canvas(58 + (_ROW + 14 * compared) * len(gaps) + 24 * compared, width)
+        canvas = _Canvas((_ROW + 14 * compared) * len(gaps), width)
         canvas.rows(labels, values)
         canvas.zero_line()
-        models = [(facts.subject, "o", _BLUE, 0.02, [gap.estimate for gap in gaps])]
+        models = [(facts.subject, "o", _BLUE, -0.03, [gap.estimate for gap in gaps])]
         if compared:
-            models.append((facts.other, "D", _VERMILION, 0.26, [gap.other or _NOTHING for gap in gaps]))
+            models.append((facts.other, "D", _VERMILION, 0.2, [gap.other or _NOTHING for gap in gaps]))
         for model, marker, color, down, estimates in models:
             canvas.axes.plot([], [], linestyle="", marker=marker, color=color, label=model)
             for row, of in enumerate(estimates):
@@ -270,7 +284,7 @@ def group_bars(groups: Sequence[MeasuredGroup]) -> list[Plot]:
 
 def _bars(name: str, scope: str, rate: str, rows: Sequence[MeasuredGroup]) -> Plot:
     estimates = [row.rates.get(rate, _NOTHING) for row in rows]
-    canvas = _Canvas(44 + _ROW * len(rows))
+    canvas = _Canvas(_ROW * len(rows))
     values = [percent(of.value) if of.is_known else NOT_ESTIMABLE for of in estimates]
     canvas.rows([row.group for row in rows], values)
     for y, (row, of) in enumerate(zip(rows, estimates, strict=True)):
@@ -301,7 +315,7 @@ def front_plots(fronts: Sequence[Front]) -> list[Plot]:
 
 
 def _front(front: Front, settings: Sequence[Point], gap: str, name: str) -> Plot:
-    canvas, scale = _Canvas(330), 100 if is_gap(gap) else 1
+    canvas, scale = _Canvas(250, left=64), 100 if is_gap(gap) else 1
     best = pareto_points(settings, gap)
     canvas.axes.plot(
         [scale * of.gaps[gap] for of in best],
@@ -376,8 +390,7 @@ def training_plots(training: Training) -> list[Plot]:
 
 def _history(name: str, title: str, histories: Sequence[History], chosen: int | None) -> Plot:
     epochs = sorted({epoch for history in histories for epoch in history.epochs})
-    lines = -(-len(histories) // 2)
-    canvas = _Canvas(260 + 20 * lines)
+    canvas = _Canvas(210, left=44)
     for index, history in enumerate(histories):
         (line,) = canvas.axes.plot(
             history.epochs,
@@ -394,8 +407,8 @@ def _history(name: str, title: str, histories: Sequence[History], chosen: int | 
         canvas.tip(line, *(tips if len(epochs) <= _MAX_MARKERS else [history.feature]))
     if chosen is not None and chosen >= 0:
         canvas.axes.axvline(chosen, color=_MUTED, linestyle=":", lw=1.5)
-        place: Any = {"transform": canvas.axes.get_xaxis_transform(), "ha": "right", "color": _MUTED}
-        canvas.axes.text(chosen, 1.01, "chosen ", **place)
+        place: Any = {"transform": canvas.axes.get_xaxis_transform(), "ha": "right", "va": "top", "color": _MUTED}
+        canvas.axes.text(chosen, 0.99, "chosen ", **place)
     canvas.axes.set_ylim(bottom=0)
     canvas.axes.grid(axis="y")
     canvas.axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -419,7 +432,7 @@ def certificate_plots(certificate: CertificateFacts) -> list[Plot]:
 
 def _ranges(certificate: CertificateFacts) -> Plot:
     gaps = certificate.gaps
-    canvas = _Canvas(82 + _ROW * len(gaps))
+    canvas = _Canvas(_ROW * len(gaps))
     values = [certified_range(gap.low, gap.high) for gap in gaps]
     canvas.rows([MODES[gap.mode] for gap in gaps], values)
     canvas.zero_line()
@@ -448,7 +461,7 @@ def _ranges(certificate: CertificateFacts) -> Plot:
 
 def _methods(certificate: CertificateFacts) -> Plot:
     names = list(certificate.gaps[0].by_method)
-    canvas = _Canvas(82 + 58 * len(names))
+    canvas = _Canvas(58 * len(names))
     canvas.rows(names, [" / ".join(number(of, 1) for of in _bounds(certificate, name)) for name in names])
     for gap, color, down in zip(certificate.gaps, (_BLUE, _SKY), (0.0, 0.28), strict=True):
         for row, name in enumerate(names):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.files import write_text
 from fairrf_lightning.report.facts import Facts
+
+if TYPE_CHECKING:
+    from fairrf_lightning.report.sections import Section
 
 _PACKAGES = ("jinja2", "matplotlib", "scipy")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~!])")
@@ -33,7 +36,13 @@ def write_report(
     """
     if missing := missing_packages():
         raise InputError(f"the report needs {missing}; run: pip install 'fairrf-lightning[report]'")
-    texts = {Path(folder) / page: render_page(facts), Path(folder) / card: render_card(facts)}
+    from fairrf_lightning.report.sections import sections  # noqa: PLC0415 - needs these packages
+
+    found = sections(facts)
+    texts = {
+        Path(folder) / page: render_page(facts, found),
+        Path(folder) / card: render_card(facts, found),
+    }
     with writing_to(folder):
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,14 +75,14 @@ def missing_packages() -> str:
     return ", ".join(name for name in _PACKAGES if find_spec(name) is None)
 
 
-def render_page(facts: Facts) -> str:
+def render_page(facts: Facts, sections: Sequence[Section]) -> str:
     """Return the HTML page."""
-    return _render("page.html", facts, autoescape=True)
+    return _render("page.html", facts, sections, autoescape=True)
 
 
-def render_card(facts: Facts) -> str:
+def render_card(facts: Facts, sections: Sequence[Section]) -> str:
     """Return the model card in Markdown."""
-    return _render("model_card.md", facts, autoescape=False, finalize=escape_markdown)
+    return _render("model_card.md", facts, sections, autoescape=False, finalize=escape_markdown)
 
 
 def escape_markdown(value: Any) -> str:
@@ -86,11 +95,8 @@ def escape_markdown(value: Any) -> str:
     return _SPECIAL.sub(r"\\\1", text)
 
 
-def _render(name: str, facts: Facts, **options: Any) -> str:
-    # Imported here: the commands that end with an optional report also run without these packages.
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
-
-    from fairrf_lightning.report.sections import sections  # noqa: PLC0415
+def _render(name: str, facts: Facts, sections: Sequence[Section], **options: Any) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - optional
 
     environment = Environment(  # noqa: S701 - each caller sets how text is escaped
         loader=PackageLoader("fairrf_lightning.report"),
@@ -100,5 +106,5 @@ def _render(name: str, facts: Facts, **options: Any) -> str:
         keep_trailing_newline=True,
         **options,
     )
-    text: str = environment.get_template(name).render(facts=facts, sections=sections(facts))
+    text: str = environment.get_template(name).render(facts=facts, sections=sections)
     return text

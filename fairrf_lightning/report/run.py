@@ -16,6 +16,7 @@ from fairrf_lightning.audit.notices import notices
 from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.load import RunFolder, read_checkpoint
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant
 from fairrf_lightning.notices import vanilla_notice
@@ -33,7 +34,6 @@ from fairrf_lightning.report.facts import (
     Point,
     Training,
 )
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
 from fairrf_lightning.report.sources import (
     accuracy_against,
     audit_accuracy,
@@ -340,19 +340,17 @@ def _next_steps(run: RunFolder) -> list[Absent]:
     """Return the two ways to learn something about groups without S in the data."""
     if not (certify := _certify(run)):
         return []
-    template, bound, report = certify.splitlines()
-    survey = bound.replace(f"--proxies {run.path / 'proxies.yaml'}", "--audit-sample survey.csv")
     return [
         Absent(
             "1. Published correlations. If a census or a study reports how some of your columns correlate "
-            "with S, enter them in the file that the first command writes. The second command then bounds "
-            "the gap of this model.",
-            "\n".join([template, bound, report]),
+            "with S, enter the numbers in the file that the first command writes. The second command then "
+            "bounds the gap of this model without S.",
+            certify,
         ),
         Absent(
-            "2. A survey. Collect S for a few hundred people, with the same columns as the data, in "
-            "survey.csv. It gives the correlations with their uncertainty.",
-            "\n".join([survey, report]),
+            "2. A survey. Collect S for a few hundred people, with the same columns as the data, in a file "
+            "survey.csv. Then run the second command with --audit-sample survey.csv --sensitive COLUMN in "
+            "place of --proxies. The command suggest ranks the columns by their association with S."
         ),
     ]
 

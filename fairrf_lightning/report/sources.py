@@ -18,10 +18,16 @@ from fairrf_lightning.callbacks.run_record import package_versions
 from fairrf_lightning.certificate.gap import adds_nothing
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.choose import (
+    Recommendation,
+    choice_rule,
+    recommend,
+    rejection_lines,
+    same_decision,
+    summarise,
+)
 from fairrf_lightning.experiments.comparison import difference, mean_interval
-from fairrf_lightning.experiments.eligibility import rejection_lines, same_decision
 from fairrf_lightning.experiments.identity import SHARED_COLUMNS
-from fairrf_lightning.experiments.recommend import Recommendation, choice_rule, recommend, summarise
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION, nearly_constant
@@ -508,8 +514,8 @@ def grid_facts(
         absent["comparison"] = Absent(_NO_VANILLA)
     elif chosen.is_vanilla:
         absent["comparison"] = Absent(
-            "No eligible setting with a penalty keeps the required accuracy (--max_accuracy_loss), so eta 0 is "
-            "recommended."
+            "No eligible setting with a penalty keeps the required accuracy (--max_accuracy_loss), so eta 0 "
+            "is recommended."
         )
     else:
         vanilla = _runs_of(results, chosen.vanilla)
@@ -524,9 +530,7 @@ def grid_facts(
         verdict = gaps_verdict(gaps, accuracy)
     else:
         verdict = comparison_verdict(gaps, other, accuracy, against)
-    rule = (
-        f"Chosen without S {choice_rule(summary, max_accuracy_loss)} Lines are standard deviations."
-    )
+    rule = f"Chosen without S {choice_rule(summary, max_accuracy_loss)} Lines are standard deviations."
     front = Front(f"{len(summary)} settings on {name}", list(_grid_points(summary, chosen)), rule)
     return Facts(
         title=f"Grid on {name}",

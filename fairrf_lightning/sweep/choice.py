@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.eligibility import (
+from fairrf_lightning.experiments.choose import (
     ACCURACY,
     BALANCED,
     CONSTANT,
@@ -58,8 +58,8 @@ def choose(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) -> Choic
 
     Budget and eligibility are the grid's: relative to the best vanilla model.
     """
-    # Trials have neither adversary nor removed features.
-    rows = frame.assign(adversary_lr=0.0, removed="")
+    # Trials have no adversary and no removed features.
+    rows = frame.assign(adversary_lr=0.0, remove="")
     vanilla = reference(rows)
     if vanilla is None:
         raise InputError("the study has no vanilla model to compare with: name another --study.")

@@ -33,8 +33,8 @@ def fit_config(data: dict[str, Any], setting: Setting, schedule: Schedule, seed:
         "lr": schedule.lr,
     }
     update: dict[str, Any] = {"beta": setting.beta, "every_n_steps": None}
-    if setting.rule != "fixed":
-        update |= {"every_n_steps": schedule.update_every, "rule": setting.rule}
+    if setting.every_n_steps is not None:
+        update |= {"every_n_steps": setting.every_n_steps, "rule": setting.rule}
     return {
         "seed_everything": seed,
         "trainer": {"max_epochs": schedule.epochs},

@@ -13,7 +13,7 @@ from statistics import mean
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
-from fairrf_lightning.experiments.eligibility import ACCURACY
+from fairrf_lightning.experiments.choose import ACCURACY
 from fairrf_lightning.sweep.proposals import DIVERGED, Proposals
 from fairrf_lightning.sweep.storage import Heartbeat
 from fairrf_lightning.sweep.training import Measured, TrialTrainer

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.experiments.eligibility import ACCURACY, BALANCED, SHARE
+from fairrf_lightning.experiments.choose import ACCURACY, BALANCED, SHARE
 from fairrf_lightning.experiments.stack import Stack
 from fairrf_lightning.experiments.stacked_metrics import related_of
 from fairrf_lightning.functional import Statistic

@@ -81,7 +81,7 @@ def read_options(args: Sequence[str]) -> SweepOptions:
     data = make_data(seed=init_args["seed"])
     objective.check(data)
     data.prepare_data()
-    space = space.with_default("update_every", data.update_interval)
+    space = space.with_default("every_n_steps", data.update_interval)
     folder = Path(given.out or f"sweep_{getattr(data, 'name', type(data).__name__)}")
     data_config = {"class_path": config["class_path"], "init_args": init_args}
     return SweepOptions(given, data, data_config, space, objective, seeds, folder)

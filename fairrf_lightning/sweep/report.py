@@ -10,8 +10,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from fairrf_lightning.experiments.eligibility import ACCURACY, rejection_lines, same_decision
-from fairrf_lightning.experiments.pareto import pareto_front
+from fairrf_lightning.experiments.choose import ACCURACY, pareto_front, rejection_lines, same_decision
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.sweep.choice import Choice, row_name
 from fairrf_lightning.sweep.objective import Objective

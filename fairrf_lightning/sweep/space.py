@@ -16,16 +16,17 @@ from fairrf_lightning.experiments.setting import Schedule, Setting
 
 Distribution: TypeAlias = FloatDistribution | IntDistribution | CategoricalDistribution
 
+FIXED = "fixed"  # among the rules of a space: lambda is never updated
 DEFAULT_SPACE: dict[str, Any] = {
     "eta": {"low": 0.05, "high": 2.0, "log": True},
     "beta": {"low": 0.2, "high": 2.0, "log": True},
-    "rule": ["kkt", "worst_case", "fixed"],
+    "rule": ["kkt", "worst_case", FIXED],
     "statistic": ["covariance", "correlation"],
     "pretrain_epochs": {"low": 0, "high": 3},  # less in short trainings
     "lr": {"low": 3e-4, "high": 3e-3, "log": True},
 }
 _FLOATS = ("eta", "beta", "dropout", "lr")
-_INTEGERS = ("pretrain_epochs", "update_every")
+_INTEGERS = ("pretrain_epochs", "every_n_steps")
 _NAMES = ("rule", "statistic", "given", "backbone")
 PARAMETERS = (*_FLOATS, *_INTEGERS, *_NAMES, "hidden")
 # Models that differ in these only can be trained as one stack; the others are its structure.
@@ -57,7 +58,7 @@ class Space:
 
     def with_default(self, name: str, value: Any) -> Space:
         """Return the space with another default of a parameter, which counts unless the space names it."""
-        if name in self.distributions or name in self.fixed or value == getattr(Schedule, name):
+        if name in self.distributions or name in self.fixed or value == getattr(Setting, name):
             return self
         return replace(self, fixed=self.fixed | {name: value})
 
@@ -85,6 +86,8 @@ class Space:
         values = self.fixed | dict(params)
         if isinstance(values.get("hidden"), str):
             values["hidden"] = decode_hidden(values["hidden"])
+        if values.get("rule") == FIXED:
+            values |= {"rule": Setting.rule, "every_n_steps": None}
         return values
 
 
@@ -199,4 +202,4 @@ def _check_value(key: str, value: Any) -> None:
     elif key in _OF_SCHEDULE:
         Schedule(**{key: value})
     else:
-        Setting(**{key: value})
+        Space({}, {key: value}).setting({})

@@ -12,9 +12,9 @@ from optuna.trial import Trial
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError
-from fairrf_lightning.experiments.eligibility import ACCURACY, STEPS
+from fairrf_lightning.experiments.choose import ACCURACY, STEPS
 from fairrf_lightning.experiments.runner import run_settings
-from fairrf_lightning.experiments.setting import Recipe, Schedule, Setting
+from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.sweep.objective import Objective
 from fairrf_lightning.sweep.space import Space
 
@@ -67,10 +67,10 @@ class TrialTrainer:
             trials: The trials; those of one structure are trained together.
             advance: Called with the trial-epochs that have passed.
         """
-        stacks: dict[tuple[Recipe, Schedule], list[Trial]] = defaultdict(list)
+        stacks: dict[tuple[StackConfig, Schedule], list[Trial]] = defaultdict(list)
         for trial in trials:
             schedule = self.space.schedule(trial.params, self.epochs)
-            stacks[self.space.setting(trial.params).recipe, schedule].append(trial)
+            stacks[self.space.setting(trial.params).stack_config, schedule].append(trial)
         for (_, schedule), together in stacks.items():
             yield from self._train_stack(together, schedule, advance)
 

@@ -296,7 +296,7 @@ def pareto_charts(history: Sequence[Metrics], chosen: Metrics | None) -> dict[st
     """Return scatter plots of accuracy against each gap, one point per epoch."""
     import wandb  # noqa: PLC0415
 
-    from fairrf_lightning.experiments.pareto import pareto_front  # noqa: PLC0415 - many modules, used once
+    from fairrf_lightning.experiments.choose import pareto_front  # noqa: PLC0415 - many modules, used once
 
     charts = {}
     for gap, label in GAP_LABELS.items():

@@ -144,8 +144,8 @@ def test_every_argument_of_a_data_module_is_one_of_its_options(made: Any) -> Non
     [
         (Setting(dropout=0.2), Schedule()),
         (Setting(hidden=(8,)), Schedule()),
-        (Setting(uses_sensitive=True), Schedule()),
-        (Setting(adversary_after=3), Schedule()),
+        (Setting(expose_sensitive=True), Schedule()),
+        (Setting(pretrain_steps=3), Schedule()),
         (Setting(), Schedule(lr=0.01)),
     ],
 )

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_figures_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
     fair = [Setting(eta=eta) for eta in (0.1, 0.4, 0.7)]
-    arl = [Setting(eta=0.0, adversary_lr=lr, adversary_after=3, method="arl") for lr in (0.1, 1.0)]
+    arl = [Setting(eta=0.0, adversary_lr=lr, pretrain_steps=3, method="arl") for lr in (0.1, 1.0)]
     requests = [
         Request(DATA, [*fair, *arl], [0, 1], SHORT, weight=3),
         Request(partial(DATA, ksmote=KSMOTE(n_clusters=2)), fair[:2], [0, 1], SHORT),

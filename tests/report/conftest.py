@@ -25,7 +25,7 @@ CLOSING = "</script><script>window.hacked=1</script>"
 LONG = "a column whose name is longer than any phone is wide, by a good deal, and has_no_place_to_break" * 2
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def facts() -> Facts:
     """Return facts for every section."""
     estimate, other = Estimate(0.02, 0.0, 0.06), Estimate(0.09, 0.05, 0.13)
@@ -93,7 +93,7 @@ def facts() -> Facts:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def nothing() -> Facts:
     """Return facts of a run of which next to nothing is known."""
     return Facts(

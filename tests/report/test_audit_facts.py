@@ -13,10 +13,11 @@ from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.cli import main
-from fairrf_lightning.report.audit_facts import audit_facts
 from fairrf_lightning.report.facts import Estimate
-from fairrf_lightning.report.page import figures_of, render_card, render_page
-from fairrf_lightning.report.wording import LINEAR_ONLY, interval, points
+from fairrf_lightning.report.page import render_card, render_page
+from fairrf_lightning.report.sections import gaps_section, sections
+from fairrf_lightning.report.sources import audit_facts
+from fairrf_lightning.report.text import LINEAR_ONLY, interval, points
 
 Cli = Callable[[str], None]
 FIT = "fit --data synthetic --data.n_rows 2000 --data.batch_size 50 --trainer.max_epochs=2"
@@ -49,9 +50,8 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
         assert f"| {100 * gap['against']['value']:.2f} |" in card
         assert gap["against"]["verdict"] in card
     change = found["accuracy_difference"]
-    ends = interval(Estimate(*(change[name] for name in ("value", "low", "high"))), 2, signed=True)
-    size = points(change["value"], 2, signed=True)
-    assert f"Change: {size} (95 % interval {ends}), {change['verdict']}." in card
+    ends = interval(Estimate(*(change[name] for name in ("value", "low", "high"))), signed=True)
+    assert f"{points(change['value'], signed=True)} (95 %: {ends}), {change['verdict']}" in card
     for group in grouping["groups"]:
         assert f"{100 * group['selection_rate']:.2f} ({100 * group['selection_rate_low']:.2f}" in card
     assert "than vanilla" in card or "from vanilla" in card
@@ -109,9 +109,9 @@ def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
     assert facts.verdict.sentences[0] == "dDP is not estimable: too few rows of a."
     assert facts.groups[0].note == "too few rows"
     assert facts.split == "2 rows"
-    assert not facts.notes
-    assert not figures_of(facts)["gaps"], "an empty axis shows nothing"
-    assert "No gap is estimable from these rows" in render_page(facts)
+    assert not facts.limits
+    assert not gaps_section(facts).plots, "an empty axis shows nothing"
+    assert "No gap is estimable from these rows" in render_page(facts, sections(facts))
 
 
 def test_the_page_of_an_audit_says_what_was_audited(result: dict[str, Any]) -> None:
@@ -120,14 +120,14 @@ def test_the_page_of_an_audit_says_what_was_audited(result: dict[str, Any]) -> N
     ours = audit_facts(result | {"source": result["source"] | source})
     assert (ours.title, ours.subject) == ("Audit of last.ckpt on compas", path)
     assert ours.split == "test split, 2 rows"
-    assert LINEAR_ONLY in render_card(ours)
-    assert LINEAR_ONLY not in render_card(audit_facts(result)), "anybody's model"
+    assert LINEAR_ONLY in render_card(ours, sections(ours))
+    assert LINEAR_ONLY not in audit_facts(result).limits, "anybody's model"
 
 
 def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict[str, Any]) -> None:
     other = {"accuracy": 0.75, "accuracy_low": 0.6, "accuracy_high": 0.9}
     facts = audit_facts(result | {"rows": 9, "against": other, "source": result["source"] | {"against": "b"}})
-    assert facts.notes == ["7 rows of other groups of s are not compared."]
+    assert facts.limits == ["7 rows of other groups of s are not compared."]
     assert any(line.startswith("Accuracy is 50.0 % against 75.0 %") for line in facts.verdict.sentences)
 
 
@@ -165,7 +165,7 @@ def test_why_there_is_nothing_to_compare_is_said(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[]", "no audit.json"),
+        ("[]", "not an audit.json"),
         ('{"schema": 9}', "schema 9 is not"),
         ('{"schema": 1}', "groupings is missing"),
     ],

@@ -13,8 +13,6 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import vanilla_notice
-from fairrf_lightning.report import Facts
-from fairrf_lightning.report.page import render_card, render_page
 from tests.report.set_bias import with_bias
 
 Cli = Callable[[str], None]
@@ -106,16 +104,3 @@ def test_notices_of_the_run_come_before_the_verdict(cli: Cli) -> None:
     (RUN / "run.json").write_text(json.dumps(record | {"notices": []}))
     main(["report", str(RUN)])
     assert "Read this first" not in next(written(RUN))
-
-
-def test_without_notices_there_is_no_such_section(facts: Facts) -> None:
-    assert 'id="notices"' not in render_page(facts)
-    assert "Read this first" not in render_card(facts)
-
-
-def test_columns_are_named_as_related_and_not_known_to_be(facts: Facts) -> None:
-    page = render_page(facts)
-    assert "related to S" not in page
-    assert '<th scope="col">named as related</th>' in page
-    assert "that they are associated with S was not checked" in page
-    assert "related features, as named by the user" in render_card(facts)

@@ -157,7 +157,7 @@ def test_wrong_folders_are_explained(
         Path(name).mkdir()
         (Path(name) / "config.yaml").write_text(text)
     Path("several").mkdir()
-    pd.DataFrame({"key": [1, 2], "data": ["adult", "compas"], "removed": ""}).to_csv("several/results.csv")
+    pd.DataFrame({"key": [1, 2], "data": ["adult", "compas"], "remove": ""}).to_csv("several/results.csv")
     with pytest.raises(SystemExit) as exit_info:
         main(["report", *arguments])
     assert exit_info.value.code == 2

@@ -6,12 +6,9 @@ import pytest
 import torch
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.report.facts import Data
-from fairrf_lightning.report.results_facts import reproduction_facts
-from fairrf_lightning.report.run_facts import data_facts, training
-from fairrf_lightning.report.run_folder import RunFolder, read_checkpoint
-from fairrf_lightning.report.run_report import run_facts
-from fairrf_lightning.report.wording import NONE, percent, points
+from fairrf_lightning.load import RunFolder, read_checkpoint
+from fairrf_lightning.report.facts import DataFacts
+from fairrf_lightning.report.run import RunAudit, run_facts
 
 RECORD = """{"data": "X", "rows": {"test": 3}, "columns": ["a", "b=1", "b=2"], "related": {"a": [0]},
 "sensitive": "s",
@@ -26,34 +23,34 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def data_of(folder: Path, include: str, expose: str) -> Data:
+def data_of(folder: Path, include: str, expose: str) -> DataFacts:
     (folder / "run.json").write_text(RECORD % (include, expose))
-    found = data_facts(RunFolder(folder))
+    found = run_facts(RunFolder(folder), RunAudit()).data
     assert found is not None
     return found
 
 
 def test_what_the_model_saw_of_s_is_told(folder: Path) -> None:
     assert data_of(folder, "true", "false").use_of_sensitive == "s is an input of the model."
-    assert "seen by the penalty" in data_of(folder, "false", "true").use_of_sensitive
+    assert "used by the penalty" in data_of(folder, "false", "true").use_of_sensitive
     data = data_of(folder, "false", "false")
-    assert "not seen in training" in data.use_of_sensitive
+    assert "not used in training" in data.use_of_sensitive
     assert data.columns == {"a": ["a"], "b": ["b=1", "b=2"]}
     assert data.name == "x"
 
 
 def test_a_foreign_run_is_reported_with_what_it_has(folder: Path) -> None:
-    facts = run_facts(RunFolder(folder))
+    facts = run_facts(RunFolder(folder), RunAudit())
     assert (facts.subject, facts.data, facts.accuracy, list(facts.gaps)) == ("Net", None, None, [])
     assert facts.verdict.tone == "unknown"
     assert set(facts.as_dict()["absent"]) >= {"gaps", "groups", "front", "training", "data"}
     (folder / "config.yaml").write_text("model: {init_args: {eta: 0.0}}")
-    assert run_facts(RunFolder(folder)).subject == "vanilla"
+    assert run_facts(RunFolder(folder), RunAudit()).subject == "vanilla"
 
 
 def test_lambda_alone_makes_a_path(folder: Path) -> None:
     (folder / "metrics.csv").write_text("epoch,lambda/a\n0,0.5\n1,\n2,0.7\n")
-    found = training(RunFolder(folder))
+    found = run_facts(RunFolder(folder), RunAudit()).training
     assert found is not None
     assert (found.weights[0].epochs, found.weights[0].values) == ([0, 2], [0.5, 0.7])
     assert (found.penalties, found.chosen_epoch, found.rule) == ([], None, "the last epoch")
@@ -66,18 +63,6 @@ def test_a_broken_checkpoint_is_told(folder: Path) -> None:
     assert RunFolder(folder).best_checkpoint == broken
     with pytest.raises(InputError, match="not a readable checkpoint"):
         read_checkpoint(broken)
-
-
-def test_numbers_that_are_not_known_are_dashes() -> None:
-    assert percent(float("nan")) == points(float("nan")) == NONE
-
-
-def test_a_reproduction_without_a_data_set_has_no_page() -> None:
-    pd = pytest.importorskip("pandas")
-    empty = pd.DataFrame(
-        {"include_sensitive": [False], "method": ["vanilla"], "part": ["sensitivity"], "seed": 0}
-    )
-    assert reproduction_facts(empty) is None
 
 
 def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:

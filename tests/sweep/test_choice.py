@@ -11,7 +11,7 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.pareto import pareto_front
+from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.sweep.choice import choose, params_of, trials_frame, write_trials
 from fairrf_lightning.sweep.space import parse_space
 

@@ -16,7 +16,7 @@ def test_the_default_space_is_valid_and_its_parameters_make_settings() -> None:
     assert list(space.distributions) == list(DEFAULT_SPACE)
     params = {"eta": 0.7, "beta": 0.4, "rule": "fixed", "statistic": "correlation", "lr": 0.002}
     params |= {"pretrain_epochs": 2}
-    assert space.setting(params) == Setting(eta=0.7, beta=0.4, rule="fixed", statistic="correlation")
+    assert space.setting(params) == Setting(eta=0.7, beta=0.4, every_n_steps=None, statistic="correlation")
     assert space.schedule(params, 9) == Schedule(epochs=9, pretrain_epochs=2, lr=0.002)
     assert "eta" not in space.structure(params)
     assert space.structure(params)["lr"] == 0.002
@@ -33,14 +33,14 @@ def test_the_spaces_of_the_documentation_are_valid() -> None:
 def test_a_file_gives_ranges_choices_and_fixed_values(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text(
-        "eta: {low: 0, high: 1}\nlr: {low: 1e-4, high: 1e-2, log: true}\nupdate_every: {low: 10, high: 90}\n"
+        "eta: {low: 0, high: 1}\nlr: {low: 1e-4, high: 1e-2, log: true}\nevery_n_steps: {low: 10, high: 90}\n"
         "hidden: [[64, 32], [16], []]\ndropout: [0, 0.2]\nbackbone: mlp\ngiven: positives\nbeta: 1\n"
     )
     space = read_space(path)
     assert space.distributions == {
         "eta": FloatDistribution(0, 1),
         "lr": FloatDistribution(1e-4, 1e-2, log=True),
-        "update_every": IntDistribution(10, 90),
+        "every_n_steps": IntDistribution(10, 90),
         "hidden": CategoricalDistribution(["64x32", "16", ""]),
         "dropout": CategoricalDistribution([0.0, 0.2]),
     }

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.experiments import Stack
-from fairrf_lightning.experiments.pareto import pareto_front
+from fairrf_lightning.experiments.choose import pareto_front
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "600", "--epochs", "2", "--seeds", "2", "--batch", "3"]
 DATABASE = "sqlite:///sweep_synthetic/study.db"
@@ -42,7 +42,7 @@ def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
 
     Path("space.yaml").write_text(
         "eta: {low: 0.1, high: 1}\nlr: [0.001, 0.003]\nhidden: [[16], [8, 4]]\n"
-        "update_every: 2\nrule: worst_case\n"
+        "every_n_steps: 2\nrule: worst_case\n"
     )
     options = ["--space", "space.yaml", "--data.seed", "5", "--seeds", "3,1", "--data.batch_size", "32"]
     with monkeypatch.context() as patch:
@@ -159,7 +159,7 @@ def test_an_interrupted_batch_is_trained_when_the_sweep_goes_on(
 @pytest.mark.parametrize("rule", ["kkt", "fixed"])
 def test_a_trial_that_diverges_counts_and_spares_the_others(rule: str) -> None:
     Path("space.yaml").write_text(
-        f"eta: [0.1, 0.5]\nlr: [0.001, 1.0e+30]\nrule: {rule}\nupdate_every: 1\npretrain_epochs: 0\n"
+        f"eta: [0.1, 0.5]\nlr: [0.001, 1.0e+30]\nrule: {rule}\nevery_n_steps: 1\npretrain_epochs: 0\n"
     )
     sweep("--trials", "8", "--space", "space.yaml", "--batch", "2", "--plot", "false")
     trials = trials_of()
