@@ -125,6 +125,20 @@ def test_a_backbone_of_the_users_may_have_one_or_two_outputs(outputs: int) -> No
     assert batch["probability"].shape == (600,)
 
 
+def test_a_backbone_is_held_once_and_no_private_name_is_in_the_summary() -> None:
+    module = FairRFModule(5, RELATED, backbone=nn.Linear(5, 1))
+    assert [name for name, _ in module.named_children()] == [
+        "backbone",
+        "penalty",
+        "val_metrics",
+        "test_metrics",
+    ]
+    assert [name for name in module.state_dict() if "weight" in name] == [
+        "backbone.weight",
+        "penalty.weights",
+    ]
+
+
 def test_predict_takes_bare_tensors_and_keeps_row_numbers() -> None:
     module = FairRFModule(5, RELATED)
     inputs = people(10)["inputs"]

@@ -69,9 +69,9 @@ def test_a_fixed_lambda_is_taken_as_it_is() -> None:
 
 
 def test_stacked_models_have_the_cost_of_single_ones() -> None:
-    chosen = torch.tensor([[True, True, True], [True, False, True]])
+    feature_mask = torch.tensor([[True, True, True], [True, False, True]])
     stacked = RelatedFeaturePenalty(
-        {"a": [0], "b": [1], "c": [2]}, eta=torch.tensor([0.3, 0.9]), chosen=chosen
+        {"a": [0], "b": [1], "c": [2]}, eta=torch.tensor([0.3, 0.9]), feature_mask=feature_mask
     )
     stacked.beta = torch.tensor([0.2, 0.5], dtype=torch.float64)
     whole, part = lambda_cost(FOUND, 0.2), lambda_cost(FOUND[[0, 2]], 0.5)

@@ -60,9 +60,9 @@ def test_the_logged_losses_are_the_means_over_the_steps() -> None:
     losses: list[tuple[float, float]] = []
 
     class Noting(FairRFModule):
-        def _note_losses(self, loss: torch.Tensor, penalty: torch.Tensor) -> None:
+        def add_train_losses(self, loss: torch.Tensor, penalty: torch.Tensor) -> None:
             losses.append((loss.item(), penalty.item()))
-            super()._note_losses(loss, penalty)
+            super().add_train_losses(loss, penalty)
 
     torch.manual_seed(0)
     module = Noting(5, RELATED, backbone=Linear, eta=0.7, lr=0.05)

@@ -19,7 +19,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.metrics.evaluation import FeaturePenalties
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 # The function comes before the string: jsonargparse takes the first that fits, and an import path is both.

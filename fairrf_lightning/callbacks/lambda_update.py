@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fairrf_lightning.callbacks.attachment import Attachment, BatchPart
 from fairrf_lightning.callbacks.restored import restored
-from fairrf_lightning.errors import InputError
-from fairrf_lightning.functional import Rule, check_beta, check_rule
+from fairrf_lightning.errors import InputError, check_choice
+from fairrf_lightning.functional import Rule, check_beta
 from fairrf_lightning.notices import collapse_notice, never_updated_notice
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 from fairrf_lightning.run_state import (
@@ -77,7 +77,7 @@ class LambdaUpdateCallback(Callback):
         val_loss: str = "val_loss",
     ) -> None:
         check_beta(_as_tensor(beta))
-        check_rule(rule)
+        check_choice("rule", rule, get_args(Rule))
         if isinstance(every_n_steps, int) and every_n_steps < 1:
             raise InputError(
                 f"every_n_steps = {every_n_steps}: expected 1 or more optimiser steps between "

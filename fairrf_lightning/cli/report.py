@@ -17,6 +17,7 @@ from rich.console import Console
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.checkpoint_check import weights_digest
+from fairrf_lightning.cli.main import install_hint
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.identity import check_one_experiment
@@ -75,12 +76,14 @@ def dashboard(
         name: Name of the workspace.
         json: Only print the definition, which needs no account and no network.
     """
-    from fairrf_lightning.tracking.dashboard import (  # noqa: PLC0415 - needs wandb
-        fairness_workspace,
-        save_workspace,
-        workspace_json,
-    )
-
+    try:
+        from fairrf_lightning.tracking.dashboard import (  # noqa: PLC0415 - optional packages
+            fairness_workspace,
+            save_workspace,
+            workspace_json,
+        )
+    except ModuleNotFoundError as error:
+        raise InputError(f"dashboard needs the package {error.name}; run: {install_hint('wandb')}") from error
     if json:
         sys.stdout.write(workspace_json(fairness_workspace(entity or "", project, name)) + "\n")
     else:

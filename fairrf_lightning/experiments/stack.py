@@ -96,7 +96,7 @@ class Stack:
             eta=torch.tensor([setting.eta for setting in self.settings]).expand(shape).clone(),
             statistic=self.config.statistic,
             given=self.config.given,
-            chosen=chosen.expand(*shape, -1).clone(),
+            feature_mask=chosen.expand(*shape, -1).clone(),
         )
         columns = self._input_columns(data.encoder.owners)
         backbone = StackedBackbone(_backbone_maker(self.config), self.seeds, columns)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
 from fairrf_lightning.experiments.stacked_module import StackedModule
-from fairrf_lightning.methods.adversary import Adversary
+from fairrf_lightning.methods.arl import Adversary
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fairrf_lightning.metrics.counts import reduce_rates
 from fairrf_lightning.metrics.decisions import decision_summary
-from fairrf_lightning.metrics.rate_gap import rate_gap
-from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.metrics.evaluation import FeaturePenalties
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 _CONDITIONS = {"dp": ("all",), "eo": ("positives",), "eodds": ("positives", "negatives")}
@@ -64,8 +64,8 @@ class StackedMetrics:
             rates = self._rates(torch.as_tensor(sums))
             for name, conditions in _CONDITIONS.items():
                 chosen = torch.stack([rates[condition] for condition in conditions], dim=-2)
-                values[f"{name}_gap{suffix}"] = rate_gap(chosen, "gap")
-                values[f"{name}_mean_deviation{suffix}"] = rate_gap(chosen, "mean_deviation")
+                values[f"{name}_gap{suffix}"] = reduce_rates(chosen, "gap")
+                values[f"{name}_mean_deviation{suffix}"] = reduce_rates(chosen, "mean_deviation")
         names = (f"penalty/{name}" for name in self._penalty.feature_names)
         return values | dict(zip(names, by_feature.unbind(-1), strict=True))
 

@@ -1,4 +1,4 @@
-"""KSMOTE: clusters stand in for the groups, and SMOTE balances the classes within each."""
+"""KSMOTE: clusters take the place of the groups, and SMOTE balances the classes within each."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from fairrf_lightning.errors import InputError
 class KSMOTE:
     """Pseudo groups in place of S, and classes balanced within each (Yan, Kao and Ferrara, CIKM 2020).
 
-    K-means groups the training rows by their inputs. In each cluster SMOTE adds points between
-    neighbours of the smaller class until both classes have as many rows. The penalty is then on the
-    cluster of a row, a related feature that is no input of the model.
+    K-means clusters the training rows by their inputs. In each cluster SMOTE adds points between
+    neighbours of the smaller class until both classes have the same number of rows. The cluster of a row
+    is the related feature of the penalty; it is not an input of the model.
 
     Args:
         n_clusters: Number of pseudo groups.
-        neighbours: Nearest neighbours of a row, of its class and cluster, towards which SMOTE draws points.
+        neighbours: Number of nearest neighbours of a row, of its class and cluster, that SMOTE draws points
+            towards.
     """
 
     n_clusters: int = 4
@@ -41,7 +42,7 @@ class KSMOTE:
 
         Args:
             inputs: Encoded inputs of all rows, ``(N, D)``.
-            train: Numbers of the training rows, which the clusters are learned from.
+            train: Indices of the training rows, which the clusters are fitted to.
             seed: Seed of the clustering.
         """
         _require("sklearn")
@@ -50,7 +51,7 @@ class KSMOTE:
 
         if len(train) < self.n_clusters:
             raise InputError(f"{len(train)} training rows are too few for {self.n_clusters} clusters.")
-        with threadpool_limits(1):  # threads add up in an order of their own, and clusters could differ
+        with threadpool_limits(1):  # the order of sums depends on the threads, and clusters could differ
             kmeans = KMeans(self.n_clusters, n_init=4, random_state=seed).fit(inputs[train].numpy())
             clusters = kmeans.predict(inputs.numpy())
         return torch.from_numpy(clusters.astype(np.int64))

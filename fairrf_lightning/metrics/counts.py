@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairrf_lightning.metrics.gap_interval import RateSample
-from fairrf_lightning.metrics.intervals import wilson_interval
+from fairrf_lightning.metrics.intervals import RateSample, wilson_interval
 
 Reduction = Literal["gap", "mean_deviation"]
 Mode = Literal["hard", "prob"]
@@ -150,7 +149,7 @@ class GroupCounts:
         """Return the counts of both sets of rows."""
         if self.score_sum is None or other.score_sum is None:
             return GroupCounts(self.rows + other.rows, self.positive + other.positive)
-        pairs = zip(self._fields(), other._fields(), strict=True)
+        pairs = zip(self.fields(), other.fields(), strict=True)
         return GroupCounts(*(mine + theirs for mine, theirs in pairs))
 
     def merge_groups(self, members: Sequence[Sequence[int]]) -> GroupCounts:
@@ -158,7 +157,7 @@ class GroupCounts:
         return GroupCounts(
             *(
                 torch.stack([field[..., list(part), :].sum(-2) for part in members], -2)
-                for field in self._fields()
+                for field in self.fields()
             )
         )
 
@@ -201,7 +200,8 @@ class GroupCounts:
             for name, (hits, count) in parts.items()
         }
 
-    def _fields(self) -> list[Tensor]:
+    def fields(self) -> list[Tensor]:
+        """Return the tensors that are known: rows, positive decisions and, with scores, their sums."""
         fields = (self.rows, self.positive, self.score_sum, self.score_square_sum)
         return [field for field in fields if field is not None]
 

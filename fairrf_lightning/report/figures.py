@@ -407,7 +407,12 @@ def _history(name: str, title: str, histories: Sequence[History], chosen: int | 
         canvas.tip(line, *(tips if len(epochs) <= _MAX_MARKERS else [history.feature]))
     if chosen is not None and chosen >= 0:
         canvas.axes.axvline(chosen, color=_MUTED, linestyle=":", lw=1.5)
-        place: Any = {"transform": canvas.axes.get_xaxis_transform(), "ha": "right", "va": "top", "color": _MUTED}
+        place: Any = {
+            "transform": canvas.axes.get_xaxis_transform(),
+            "ha": "right",
+            "va": "top",
+            "color": _MUTED,
+        }
         canvas.axes.text(chosen, 0.99, "chosen ", **place)
     canvas.axes.set_ylim(bottom=0)
     canvas.axes.grid(axis="y")

@@ -14,7 +14,7 @@ from fairrf_lightning.experiments.stack import Stack
 from fairrf_lightning.experiments.stacked_metrics import related_of
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.related import FeaturePenalties
+from fairrf_lightning.metrics.evaluation import FeaturePenalties
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
 
 S_FREE: dict[str, tuple[Statistic, Given]] = {
@@ -93,7 +93,7 @@ class Objective:
         module, own = stack.module, stack.module.penalty
         statistic, given = S_FREE[self.name]
         features: dict[str, list[int]] = {name: [] for name in own.feature_names}
-        for column, owner in zip(own.columns.tolist(), own.owner.tolist(), strict=True):
+        for column, owner in zip(own.columns.tolist(), own.column_feature.tolist(), strict=True):
             features[own.feature_names[owner]].append(column)
         yardstick = RelatedFeaturePenalty(features, own.eta, statistic, given).to(module.device)
         metric = FeaturePenalties(yardstick).to(module.device)

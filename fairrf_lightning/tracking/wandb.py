@@ -24,9 +24,8 @@ from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
 from fairrf_lightning.callbacks.run_record import describe_data
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.metrics.counts import GAPS, GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
-from fairrf_lightning.metrics.group_rates import GroupRate
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 from fairrf_lightning.run_state import penalties_of
 
@@ -258,7 +257,7 @@ class WandbReport(Callback):
                     run, (f"{of}/{f}" for f in penalty.feature_names for of in ("lambda", "penalty"))
                 )
             if (metrics := _metrics_of(pl_module, "val")) is not None:
-                _define_metrics(run, _evaluation_names(_group_names(trainer, metrics.dp_gap.num_groups)))
+                _define_metrics(run, _evaluation_names(_group_names(trainer, metrics.num_groups)))
 
         self._attempt(trainer, report)
 

@@ -16,7 +16,7 @@ from fairrf_lightning import InputError
 from fairrf_lightning.backbones import Linear, LinearSVM
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.methods import ARLModule
-from fairrf_lightning.methods.adversary import Adversary
+from fairrf_lightning.methods.arl import Adversary
 
 
 def some_rows(rows: int = 50) -> tuple[Tensor, Tensor, Tensor]:

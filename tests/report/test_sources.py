@@ -1,6 +1,5 @@
-"""Audits in the report: of a run, of two runs, and of the audit command."""
+"""Facts of audits, and of the files of a run, however odd they are."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,63 +7,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.cli import main
-from fairrf_lightning.report.facts import Estimate
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder, read_checkpoint
+from fairrf_lightning.report.facts import DataFacts, History
 from fairrf_lightning.report.page import render_card, render_page
+from fairrf_lightning.report.run import RunAudit, run_facts
 from fairrf_lightning.report.sections import gaps_section, sections
 from fairrf_lightning.report.sources import audit_facts
-from fairrf_lightning.report.text import LINEAR_ONLY, interval, points
+from fairrf_lightning.report.text import LINEAR_ONLY
 
 Cli = Callable[[str], None]
-FIT = "fit --data synthetic --data.n_rows 2000 --data.batch_size 50 --trainer.max_epochs=2"
-RUNS = Path("lightning_logs")
-
-
-def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"{FIT} --model.eta 2")
-    cli(f"{FIT} --model.eta 0")
-    cli(f"{FIT} --seed_everything 5")
-    main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_1")])
-    card = (RUNS / "version_0/model_card.md").read_text(encoding="utf-8")
-    (best,) = (RUNS / "version_0/checkpoints").glob("best.ckpt")
-    (other,) = (RUNS / "version_1/checkpoints").glob("best.ckpt")
-    options = [
-        "--data",
-        "synthetic",
-        "--data.n_rows",
-        "2000",
-        "--ckpt_path",
-        str(best),
-        "--against",
-        str(other),
-    ]
-    main(["audit", *options])
-    found = json.loads(Path("audit/audit.json").read_text())
-    (grouping,) = found["groupings"]
-    for gap in grouping["gaps"]:
-        assert f"| {100 * gap['value']:.2f} |" in card
-        assert f"| {100 * gap['against']['value']:.2f} |" in card
-        assert gap["against"]["verdict"] in card
-    change = found["accuracy_difference"]
-    ends = interval(Estimate(*(change[name] for name in ("value", "low", "high"))), signed=True)
-    assert f"{points(change['value'], signed=True)} (95 %: {ends}), {change['verdict']}" in card
-    for group in grouping["groups"]:
-        assert f"{100 * group['selection_rate']:.2f} ({100 * group['selection_rate_low']:.2f}" in card
-    assert "than vanilla" in card or "from vanilla" in card
-    of_audit = Path("audit/model_card.md")
-    table = "| dDP | decisions | group |"
-    lines = [line for text in (card, of_audit.read_text()) for line in text.splitlines() if table in line]
-    assert lines[0] == lines[1]
-    of_audit.unlink()
-    main(["report", "audit"])
-    assert of_audit.is_file()
-    with pytest.raises(SystemExit):
-        main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
-    assert "the test rows of the two runs differ" in capsys.readouterr().err
+RECORD = """{"data": "X", "rows": {"test": 3}, "columns": ["a", "b=1", "b=2"], "related": {"a": [0]},
+"sensitive": "s",
+"include_sensitive": %s, "expose_sensitive": %s, "groups": ["f", "m"]}"""
 
 
 def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
@@ -179,3 +140,63 @@ def test_other_files_are_refused(
     with pytest.raises(SystemExit):
         main(["report", "audit"])
     assert expected in capsys.readouterr().err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(
+        "model: {class_path: mine.Net}\ndata: {class_path: my.XDataModule}\n"
+    )
+    return tmp_path
+
+
+def data_of(folder: Path, include: str, expose: str) -> DataFacts:
+    (folder / "run.json").write_text(RECORD % (include, expose))
+    found = run_facts(RunFolder(folder), RunAudit()).data
+    assert found is not None
+    return found
+
+
+def test_what_the_model_saw_of_s_is_told(folder: Path) -> None:
+    assert data_of(folder, "true", "false").use_of_sensitive == "s is an input of the model."
+    assert "used by the penalty" in data_of(folder, "false", "true").use_of_sensitive
+    data = data_of(folder, "false", "false")
+    assert "not used in training" in data.use_of_sensitive
+    assert data.columns == {"a": ["a"], "b": ["b=1", "b=2"]}
+    assert data.name == "x"
+
+
+def test_a_foreign_run_is_reported_with_what_it_has(folder: Path) -> None:
+    facts = run_facts(RunFolder(folder), RunAudit())
+    assert (facts.subject, facts.data, facts.accuracy, list(facts.gaps)) == ("Net", None, None, [])
+    assert facts.verdict.tone == "unknown"
+    assert set(facts.as_dict()["absent"]) >= {"gaps", "groups", "front", "training", "data"}
+    (folder / "config.yaml").write_text("model: {init_args: {eta: 0.0}}")
+    assert run_facts(RunFolder(folder), RunAudit()).subject == "vanilla"
+
+
+def test_lambda_alone_makes_a_path(folder: Path) -> None:
+    (folder / "metrics.csv").write_text("epoch,lambda/a\n0,0.5\n1,\n2,0.7\n")
+    found = run_facts(RunFolder(folder), RunAudit()).training
+    assert found is not None
+    assert found.weights == [History("a", [0, 2], [0.5, 0.7])]
+    assert (found.penalties, found.chosen_epoch, found.rule) == ([], None, "the last epoch")
+
+
+def test_a_broken_checkpoint_is_told(folder: Path) -> None:
+    (folder / "checkpoints").mkdir()
+    broken = folder / "checkpoints" / "x.ckpt"
+    broken.write_text("no checkpoint")
+    assert RunFolder(folder).best_checkpoint == broken
+    with pytest.raises(InputError, match="not a readable checkpoint"):
+        read_checkpoint(broken)
+
+
+def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    states = {"PenalisedCheckpoint{}": "fairest.ckpt", "BestCheckpoint{}": "mine.ckpt"}
+    callbacks = {key: {"best_model_path": f"/elsewhere/{name}"} for key, name in states.items()}
+    for name in ("fairest.ckpt", "mine.ckpt", "last.ckpt"):
+        torch.save({"state_dict": {}, "callbacks": callbacks}, checkpoints / name)
+    assert RunFolder(folder).best_checkpoint == checkpoints / "mine.ckpt"

@@ -1,42 +1,53 @@
-"""A confidence interval for the difference of two models' gaps on the same rows.
+"""Confidence intervals for the difference of two models on the same rows, in gaps and in accuracy.
 
-A gap is the largest of the differences ``rate - rate`` of two groups ("contrasts"), so the first gap less
-the second is ``max over p, min over q`` of the contrast p of the first model less the contrast q of the
-second. Each of these pairs has its own standard error: errors of two models on the same rows cancel if
-both contrasts are of the same groups, and add up if they are opposed. So a supposed difference is tested
-by such a maximum of minima of ``(p - q - difference) / error``, and not by the plain difference of the
-gaps, whose error would depend on the direction of a gap near 0, which is not known.
+**Gaps.** A gap is the largest of the differences ``rate - rate`` of two groups ("contrasts"), so the first
+gap minus the second is ``max over p, min over q`` of contrast p of the first model minus contrast q of the
+second. Each pair has its own standard error: errors of two models on the same rows cancel if both contrasts
+compare the same groups, and add up if they are opposed. So a supposed difference is tested by the same
+maximum of minima of ``(p - q - difference) / error``. The plain difference of the gaps would not do: its
+error depends on the direction of a gap near 0, which is unknown.
 
-As in ``gap_interval.py`` the interval inverts this test, and the distribution of its statistic under a
-supposed difference is simulated: normal draws, in each group with the correlation of the two models'
-decisions (or probabilities). Their two gaps are estimates, moved in opposite directions by the same amount,
-as far as a gap can shrink, until they have the supposed difference. Observed gaps are too large on average,
-so the estimates are smaller, most of all that of the less certain gap (in standard errors); and as they
-are not the true gaps, a little less than ``1 - level`` is spent (``_SPENT``). Variances of few rows are
-uncertain, so the draws are made wider as in ``gap_interval.py``. These constants were set on simulated
+As in ``intervals.py`` the interval inverts this test, and the distribution of its statistic under a
+supposed difference is simulated: normal draws, correlated within each group as the two models' decisions
+(or probabilities) are. The two supposed gaps are estimates, moved in opposite directions by the same
+amount, as far as a gap can shrink, until they have the supposed difference. Observed gaps are biased
+upwards, so the estimates are smaller, most of all that of the less certain gap (in standard errors). As
+they are not the true gaps, slightly less than ``1 - level`` is spent (``_SPENT``). Variances of few rows
+are uncertain, so the draws are widened as in ``intervals.py``. These constants were set on simulated
 populations; ``benchmarks/interval_coverage.py`` measures the coverage.
 
 Two gaps that are both near 0 are the exception: there the coverage is higher than ``level``. The null
-hypothesis is two lines that cross there, as in tests of mediation, where usual tests hardly ever reject
-and exact ones are absurd (van Garderen & van Giersbergen 2022, arXiv:2012.11342).
+hypothesis is two lines that cross there, as in tests of mediation, where usual tests hardly ever reject and
+exact ones are absurd (van Garderen & van Giersbergen 2022, arXiv:2012.11342).
+
+**Accuracy.** Tango's score interval (1998, Statistics in Medicine 17:891) for two proportions on the same
+rows: a difference is in it if the observed one is not surprising under it, with the variance of the most
+likely shares that have this difference. It is valid for few rows, and where the models never differ.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fairrf_lightning.metrics.gap_interval import RateSample, bisect, normal_draws
-from fairrf_lightning.metrics.intervals import normal_quantile, student_quantile
+from fairrf_lightning.metrics.intervals import (
+    RateSample,
+    bisect,
+    normal_draws,
+    normal_quantile,
+    student_quantile,
+)
 
-PAIRED_DRAWS = 2048  # half of them are the others with the models exchanged
+PAIRED_DRAWS = 2048  # half of them mirror the others with the models exchanged
 _SPENT = 0.7  # of the error probability
 _REACHED_CERTAIN, _REACHED_UNCERTAIN = 0.5, 0.2  # how often draws reach the observed gap
 _MAX_CONTRASTS = 24  # of a model: all of five groups under one condition
 _TINY = 1e-18
+_PROPORTION_BISECTIONS = 60
 
 
 @dataclass(frozen=True)
@@ -44,9 +55,9 @@ class _Contrasts:
     """The contrasts of two models that may be their gaps.
 
     Args:
-        first: Places of the upper and the lower rate of each contrast ``(..., K, 2)`` among ``C * G``.
-        second: The same of the second model.
-        correlation: Correlation of the models' errors in each place ``(..., C * G)``.
+        first: Positions of the upper and the lower rate of each contrast ``(..., K, 2)`` among ``C * G``.
+        second: The same for the second model.
+        correlation: Correlation of the models' errors at each position ``(..., C * G)``.
     """
 
     first: Tensor
@@ -59,7 +70,7 @@ class _Contrasts:
         return cls(_largest_contrasts(first), _largest_contrasts(second), correlation.flatten(-2))
 
     def errors(self, first: RateSample, second: RateSample) -> Tensor:
-        """Return the standard errors ``(..., K, K)`` of each contrast less each other."""
+        """Return the standard errors ``(..., K, K)`` of each contrast minus each other."""
         variances = [sample.variances().flatten(-2) for sample in (first, second)]
         shared = self.correlation * (variances[0] * variances[1]).sqrt()
         own = [
@@ -75,13 +86,13 @@ class _Contrasts:
     def statistic(self, first: Tensor, second: Tensor, difference: Tensor, errors: Tensor) -> Tensor:
         """Return the distance from the supposed difference in standard errors, positive if it is larger.
 
-        The largest over p of the smallest over q and the smallest over q of the largest over p have the same
-        sign; of their mean no model is the first, so that exchanging the models only changes its sign.
+        The maximum over p of the minimum over q and the minimum over q of the maximum over p have the same
+        sign. Their mean treats both models alike: exchanging them only changes its sign.
 
         Args:
             first: Rates of the first model ``(..., B, C, G)``.
             second: Rates of the second model.
-            difference: The supposed one ``(...)``.
+            difference: The supposed difference ``(...)``.
             errors: ``(..., K, K)``.
         """
         p, q = (
@@ -103,14 +114,14 @@ def gap_difference_interval(
     level: float = 0.95,
     num_draws: int = PAIRED_DRAWS,
 ) -> tuple[Tensor, Tensor]:
-    """Return limits for the first model's gap less the second's, NaN where either is.
+    """Return limits for the first model's gap minus the second's, NaN where either is.
 
     Args:
         first: Rates of one model ``(..., C, G)``.
         second: Rates of the other on the same rows.
         correlation: Correlation of the two models' decisions within each group ``(..., C, G)``.
         level: Confidence level between 0 and 1.
-        num_draws: Draws that a tail is estimated by.
+        num_draws: Number of draws.
     """
     is_rejected = difference_test(first, second, correlation, level, num_draws)
 
@@ -130,7 +141,7 @@ def gap_difference_interval(
 def difference_test(
     first: RateSample, second: RateSample, correlation: Tensor, level: float, num_draws: int = PAIRED_DRAWS
 ) -> Callable[[Tensor], Tensor]:
-    """Return the test that :func:`gap_difference_interval` inverts: is a difference ``(...)`` rejected?"""
+    """Return the test that :func:`gap_difference_interval` inverts: whether a difference is rejected."""
     wider = torch.maximum(_widening(first, level), _widening(second, level))[..., None, None, None]
     draws = [normal * wider for normal in _paired_draws(correlation, num_draws)]
     contrasts = _Contrasts.plausible(first, second, correlation)
@@ -157,7 +168,7 @@ def difference_test(
 
 
 def _widening(sample: RateSample, level: float) -> Tensor:
-    """Return the ratio ``(...)`` of the t quantile to the normal one, the largest of the conditions."""
+    """Return the ratio ``(...)`` of the t quantile to the normal one, the largest over conditions."""
     padded = sample.with_added_rows()
     quantile = student_quantile(level, padded.freedom(padded.extremes(1.0)))
     return (quantile / normal_quantile(level)).to(sample.rates).amax(-1)
@@ -166,7 +177,7 @@ def _widening(sample: RateSample, level: float) -> Tensor:
 def _paired_draws(correlation: Tensor, num_draws: int) -> tuple[Tensor, Tensor]:
     """Return standard normal draws ``(..., B, C, G)`` for each model, with a correlation ``(..., C, G)``.
 
-    Each has a twin with the models exchanged, so that the interval does not depend on their order.
+    Each draw is repeated with the models exchanged, so that the interval does not depend on their order.
     """
     normal = normal_draws(num_draws // 2, 2, *correlation.shape[-2:]).to(correlation)
     share = ((1 + correlation.clamp(-1, 1)) / 2).unsqueeze(-3)
@@ -176,7 +187,7 @@ def _paired_draws(correlation: Tensor, num_draws: int) -> tuple[Tensor, Tensor]:
 
 
 def _estimated_gaps(first: RateSample, second: RateSample, num_draws: int) -> tuple[Tensor, Tensor]:
-    """Return gaps under which draws reach the observed ones as often as the constants above say."""
+    """Return gaps under which draws reach the observed ones as often as ``_REACHED_*`` say."""
     certainty = [sample.gap / (_extreme_error(sample) + _TINY) for sample in (first, second)]
     shares = [
         torch.where(is_less, _REACHED_UNCERTAIN, _REACHED_CERTAIN).to(sample.rates)
@@ -205,7 +216,7 @@ def _extreme_error(sample: RateSample) -> Tensor:
 
 
 def _largest_contrasts(sample: RateSample) -> Tensor:
-    """Return the places ``(..., K, 2)`` of the upper and lower rates of the contrasts to look at."""
+    """Return the positions ``(..., K, 2)`` of the upper and lower rates of the largest contrasts."""
     conditions, groups = sample.rates.shape[-2:]
     places = torch.arange(conditions * groups).reshape(conditions, groups)
     pairs = torch.cat([torch.stack([p.repeat_interleave(groups), p.repeat(groups)], -1) for p in places])
@@ -217,7 +228,7 @@ def _largest_contrasts(sample: RateSample) -> Tensor:
 
 
 def _gather(values: Tensor, places: Tensor) -> Tensor:
-    """Return ``values[..., places]`` for places ``(..., K, 2)`` that differ between samples."""
+    """Return ``values[..., places]`` for positions ``(..., K, 2)`` that differ between samples."""
     flat = places.flatten(-2)
     flat = flat[(None,) * (values.dim() - flat.dim())]
     taken = torch.take_along_dim(values, flat, -1)
@@ -228,13 +239,13 @@ def decision_correlation(both: Tensor, first: Tensor, second: Tensor, counts: Te
     """Return the correlation of two models' decisions from counts of rows.
 
     Args:
-        both: Rows that both decide positively.
-        first: Rows that the first does.
-        second: Rows that the second does.
+        both: Rows that both models accept.
+        first: Rows that the first model accepts.
+        second: Rows that the second model accepts.
         counts: All rows.
     """
-    # Half a row in each of the four cells (Agresti & Min 2005, Statistics in Medicine 24:729): few rows
-    # that the models differ on may be none by chance.
+    # Half a row is added to each of the four cells (Agresti & Min 2005, Statistics in Medicine 24:729):
+    # a cell may be empty by chance.
     total = counts + 2
     rates = (first + 1) / total, (second + 1) / total
     covariance = (both + 0.5) / total - rates[0] * rates[1]
@@ -242,6 +253,49 @@ def decision_correlation(both: Tensor, first: Tensor, second: Tensor, counts: Te
 
 
 def mean_correlation(covariance: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return the correlation from a covariance and two variances; 0 where one of these is."""
+    """Return the correlation from a covariance and two variances; 0 where a variance is 0."""
     scale = (first * second).clamp(min=0).sqrt()
     return torch.where(scale > 0, covariance / scale, 0.0).clamp(-1, 1)
+
+
+def paired_difference_interval(
+    first_only: int, second_only: int, rows: int, level: float = 0.95
+) -> tuple[float, float]:
+    """Return Tango's limits for the first proportion minus the second; NaN without rows.
+
+    Args:
+        first_only: Rows where only the first is a success.
+        second_only: Rows where only the second is.
+        rows: All rows.
+        level: Confidence level between 0 and 1.
+
+    >>> low, high = paired_difference_interval(40, 20, 160)
+    >>> print(f"{low:.4f} {high:.4f}")
+    0.0309 0.2181
+    """
+    z = normal_quantile(level)
+    if not rows:
+        return math.nan, math.nan
+    low = -_upper_limit(second_only, first_only, rows, z)
+    return low, _upper_limit(first_only, second_only, rows, z)
+
+
+def _upper_limit(first_only: int, second_only: int, rows: int, z: float) -> float:
+    estimate = (first_only - second_only) / rows
+    inside, outside = estimate, 1.0
+    for _ in range(_PROPORTION_BISECTIONS):
+        middle = (inside + outside) / 2
+        share = _likely_share(first_only, second_only, rows, middle)
+        variance = (2 * share + middle * (1 - middle)) / rows
+        is_inside = (estimate - middle) ** 2 <= z**2 * variance
+        inside, outside = (middle, outside) if is_inside else (inside, middle)
+    return inside
+
+
+def _likely_share(first_only: int, second_only: int, rows: int, difference: float) -> float:
+    """Return the most likely share of rows where only the second is a success, given the difference."""
+    linear = (2 * rows - first_only + second_only) * difference - first_only - second_only
+    constant = -second_only * difference * (1 - difference)
+    root = math.sqrt(max(0.0, linear**2 - 8 * rows * constant))
+    # The form of the solution without a difference of nearly equal numbers.
+    return -2 * constant / (linear + root) if linear > 0 else (root - linear) / (4 * rows)
