@@ -16,7 +16,7 @@ from rich.console import Console
 
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
-from fairrf_lightning.checkpoint_check import weights_digest
+from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.cli.main import install_hint
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import DivergedError, InputError

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from fairrf_lightning.audit.notices import notices
-from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.load import RunFolder, read_checkpoint

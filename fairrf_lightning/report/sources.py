@@ -14,7 +14,7 @@ import pandas as pd
 from fairrf_lightning.audit.gaps import may_turn
 from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
 from fairrf_lightning.audit.tables import not_compared, nothing_to_compare
-from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.certificate.gap import adds_nothing
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError

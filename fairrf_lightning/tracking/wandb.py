@@ -19,10 +19,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor
 
-from fairrf_lightning.callbacks.best_checkpoint import chosen_by
+from fairrf_lightning.callbacks.checkpointing import chosen_by
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
-from fairrf_lightning.callbacks.run_record import describe_data
+from fairrf_lightning.callbacks.run_files import describe_data
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.counts import GAPS, GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
