@@ -70,7 +70,7 @@ COMMANDS = (
         "sweep",
         "Explore",
         "Search for a setting with Optuna.",
-        "fairrf_lightning.sweep.command:run_sweep",
+        "fairrf_lightning.cli.sweep:sweep",
         "sweep",
     ),
     Command(
@@ -112,7 +112,7 @@ COMMANDS = (
         "to_parquet",
         "Data",
         "Convert a large CSV file, so that training streams it.",
-        "fairrf_lightning.datamodules.csv_to_parquet:run_to_parquet",
+        "fairrf_lightning.cli.data:to_parquet",
         aliases=("to-parquet",),
     ),
     Command(

@@ -12,9 +12,12 @@ import yaml
 from optuna.trial import TrialState
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule
+from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Stack
 from fairrf_lightning.experiments.choose import pareto_front
+from fairrf_lightning.experiments.search import SweepResult
+from fairrf_lightning.experiments.search import sweep as search_settings
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "600", "--epochs", "2", "--seeds", "2", "--batch", "3"]
 DATABASE = "sqlite:///sweep_synthetic/study.db"
@@ -59,7 +62,7 @@ def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
         assert Path("sweep_synthetic", name).stat().st_size > 10_000
     printed = capsys.readouterr().out
     assert "Pareto front of 7 trials" in printed
-    assert "S played no part in it; the test rows were not touched." in printed
+    assert "S was not used; the test rows were not used." in printed
     assert "fit --config sweep_synthetic/chosen.yaml" in printed
 
     vanilla = after[(after["eta"] == 0) & (after["constant_models"] == 0)].nlargest(1, "val_acc").iloc[0]
@@ -83,12 +86,17 @@ def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
     assert "Test" in capsys.readouterr().out
 
 
+def search(storage: Path | None = None, **options: Any) -> SweepResult:
+    """Search from Python, without report and files."""
+    data = options.pop("data", None) or SyntheticDataModule(n_rows=600, seed=0)
+    small: dict[str, Any] = {"seeds": [0, 1], "epochs": 2, "batch": 3}
+    return search_settings(data, storage=storage, **small | options)
+
+
 def test_trials_of_a_batch_share_their_structure_and_can_be_repeated() -> None:
-    sweep("--trials", "6", "--out", "one", "--plot", "false")
-    sweep("--trials", "6", "--out", "two", "--plot", "false")
-    one, two = (pd.read_csv(f"{name}/trials.csv") for name in ("one", "two"))
-    pd.testing.assert_frame_equal(one, two)
-    assert not Path("one/pareto.png").exists()
+    result = search(Path("new/one.db"), trials=6)
+    one = result.trials
+    pd.testing.assert_frame_equal(one, search(trials=6).trials)
     structure = ["rule", "statistic", "pretrain_epochs", "lr"]
     for first in (0, 3):
         assert len(one.loc[first : first + 2, structure].drop_duplicates()) == 1
@@ -97,31 +105,24 @@ def test_trials_of_a_batch_share_their_structure_and_can_be_repeated() -> None:
     vanilla = one[one["trial"].isna()]
     assert len(vanilla) == 2
     front = pareto_front(one["val_acc"][:6], one["val_covariance"][:6])
-    best = optuna.load_study(study_name="fairrf", storage="sqlite:///one/study.db").best_trials
+    best = optuna.load_study(study_name="fairrf", storage="sqlite:///new/one.db").best_trials
     assert set(front) <= {trial.number for trial in best}
+    assert result.setting.eta == result.chosen["eta"]
+    assert "(chosen)" in repr(result)
+    assert "<table" in result._repr_html_()
 
 
 def test_s_has_no_part_in_an_s_free_sweep() -> None:
     table = SyntheticDataModule(n_rows=600).read()
     table.to_csv("with.csv", index=False)
     table.drop(columns="group").to_csv("without.csv", index=False)
-    options = [
-        "--data",
-        "table",
-        "--data.target",
-        "label",
-        "--data.related",
-        "[height,income]",
-        "--trials",
-        "3",
-    ]
-    options += ["--epochs", "2", "--seeds", "1", "--plot", "false"]
-    main(["sweep", *options, "--data.path", "without.csv", "--out", "without"])
-    main(["sweep", *options, "--data.path", "with.csv", "--data.sensitive", "group", "--out", "with"])
-    assert Path("with/trials.csv").read_text() == Path("without/trials.csv").read_text()
-    with pytest.raises(SystemExit) as exit_info:
-        main(["sweep", *options, "--data.path", "without.csv", "--objective", "with_s:val_dp_gap"])
-    assert exit_info.value.code == 2
+    related = ["height", "income"]
+    without = TableDataModule("without.csv", target="label", related=related, seed=0)
+    with_s = TableDataModule("with.csv", target="label", related=related, sensitive="group", seed=0)
+    one, other = (search(data=data, trials=3, seeds=[0]).trials for data in (without, with_s))
+    pd.testing.assert_frame_equal(one, other)
+    with pytest.raises(InputError, match="the data do not say which group a row belongs to"):
+        search(data=without, objective="with_s:val_dp_gap")
 
 
 def test_a_gap_may_be_the_objective_by_consent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,11 +146,11 @@ def test_an_interrupted_batch_is_trained_when_the_sweep_goes_on(
     with pytest.raises(SystemExit) as exit_info:
         sweep("--trials", "6")
     assert exit_info.value.code == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command to resume" in capsys.readouterr().err
     states = [trial.state for trial in trials_of()]
     expected = {TrialState.COMPLETE: 3, TrialState.FAIL: 3, TrialState.WAITING: 3}
     assert {state: states.count(state) for state in expected} == expected
-    sweep("--trials", "6")
+    search(Path("sweep_synthetic/study.db"), trials=6)
     trials = trials_of()
     assert len(trials) == 9
     assert [trial.params for trial in trials[3:6]] == [trial.params for trial in trials[6:]]
@@ -161,8 +162,8 @@ def test_a_trial_that_diverges_counts_and_spares_the_others(rule: str) -> None:
     Path("space.yaml").write_text(
         f"eta: [0.1, 0.5]\nlr: [0.001, 1.0e+30]\nrule: {rule}\nevery_n_steps: 1\npretrain_epochs: 0\n"
     )
-    sweep("--trials", "8", "--space", "space.yaml", "--batch", "2", "--plot", "false")
-    trials = trials_of()
+    search(Path("study.db"), trials=8, space="space.yaml", batch=2)
+    trials = trials_of("sqlite:///study.db")
     assert len(trials) == 8
     bad = [trial for trial in trials if trial.params["lr"] > 1]
     assert 0 < len(bad) < 8
@@ -212,26 +213,38 @@ def test_bad_input_ends_in_a_few_lines_and_exit_code_2(
     assert len(printed.splitlines()) <= 6
 
 
-def test_a_study_with_other_options_is_not_mixed_up(capsys: pytest.CaptureFixture[str]) -> None:
-    sweep("--trials", "1", "--plot", "false")
-    with pytest.raises(SystemExit):
-        sweep("--trials", "2", "--objective", "val_correlation", "--data.seed", "3")
-    assert "was started with other options (data seed, objective)" in capsys.readouterr().err
-    sweep("--trials", "1", "--plot", "false", "--objective", "val_correlation", "--study", "other")
+def test_a_study_with_other_options_is_not_mixed_up() -> None:
+    storage, other = Path("study.db"), SyntheticDataModule(n_rows=600, seed=3)
+    search(storage, trials=1)
+    with pytest.raises(InputError, match=r"was started with other options \(data seed, objective\)"):
+        search(storage, trials=2, data=other, objective="val_correlation")
+    search(storage, trials=1, objective="val_correlation", study="other")
+
+
+def test_a_process_that_died_before_its_first_heartbeat_does_not_block_the_study() -> None:
+    storage = Path("study.db")
+    search(storage, trials=1, heartbeat=1, seeds=[0])
+    left = optuna.load_study(study_name="fairrf", storage="sqlite:///study.db").ask()
+    result = search(storage, trials=2, heartbeat=1, seeds=[0])
+    assert left.number not in result.trials["trial"].dropna().to_list()
+    assert result.trials["trial"].notna().sum() == 2
 
 
 def test_without_optuna_the_extra_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("fairrf_lightning.sweep")]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(("fairrf_lightning.cli.sweep", "fairrf_lightning.experiments"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit):
         sweep()
-    assert (
-        "sweep needs the package optuna; run: pip install 'fairrf-lightning[sweep]'"
-        in capsys.readouterr().err
-    )
+    printed = capsys.readouterr().err
+    assert "sweep needs the package optuna; run: pip install" in printed
+    assert "[sweep]" in printed
 
 
 def test_without_matplotlib_nothing_is_searched(

@@ -1,4 +1,4 @@
-"""What a sweep makes small beside keeping accuracy high: an S-free measure, or a gap by consent."""
+"""The second objective of a sweep: an S-free measure, or a gap with the user's consent."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _CONSENT = "with_s:"
 class Objective:
     """The second objective of a sweep; the first is validation accuracy.
 
-    The S-free ones are the mean of the related features' ``R`` on the validation rows, always of the
-    same statistic and rows, whatever the penalty of a trial: else trials could not be compared.
+    The S-free ones are the mean of the related features' ``R`` on the validation rows. Statistic and rows
+    are the same for all trials, whatever their penalty, so that trials can be compared.
 
     Args:
-        name: The measure's name, such as ``"val_covariance"`` or ``"val_dp_gap"``.
+        name: Name of the measure, such as ``"val_covariance"`` or ``"val_dp_gap"``.
 
     >>> Objective.parse("with_s:val_dp_gap").uses_sensitive
     True
@@ -45,7 +45,7 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> Objective:
-        """Return the objective of ``--objective``; a gap needs ``with_s:`` before its name."""
+        """Return the objective of ``--objective``; a gap needs the prefix ``with_s:``."""
         name = text.removeprefix(_CONSENT)
         if name not in (*S_FREE, *WITH_S):
             choices = [*S_FREE, *(_CONSENT + gap for gap in WITH_S)]
@@ -59,16 +59,11 @@ class Objective:
 
     @property
     def uses_sensitive(self) -> bool:
-        """Whether S of the validation rows is looked at."""
+        """Whether S of the validation rows is used."""
         return self.name in WITH_S
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """The measures of each model that are kept."""
-        return (ACCURACY, self.name, BALANCED, SHARE)
-
     def check(self, data: TabularDataModule) -> None:
-        """Refuse data that do not have what is to be measured, or that show S unasked."""
+        """Raise if the data lack what is measured, or expose S without consent."""
         if self.uses_sensitive and data.sensitive is None:
             raise InputError(
                 f"--objective with_s:{self.name}: the data do not say which group a row belongs to; "
@@ -81,12 +76,12 @@ class Objective:
             )
 
     def measure(self, stack: Stack) -> dict[str, Tensor]:
-        """Return this measure of a stack's models and what decides on their eligibility, ``(S, P)`` each."""
+        """Return accuracy, this measure and those of eligibility of a stack's models, ``(S, P)`` each."""
         values = stack.evaluate(["val"])
         if not self.uses_sensitive:
             values[self.name] = self._mean_penalty(stack)
-        # The gaps are known here as well; those not asked for are not kept.
-        return {name: values[name] for name in self.measures}
+        # Gaps that were not asked for are not kept.
+        return {name: values[name] for name in (ACCURACY, self.name, BALANCED, SHARE)}
 
     @torch.no_grad()
     def _mean_penalty(self, stack: Stack) -> Tensor:
@@ -95,8 +90,8 @@ class Objective:
         features: dict[str, list[int]] = {name: [] for name in own.feature_names}
         for column, owner in zip(own.columns.tolist(), own.column_feature.tolist(), strict=True):
             features[own.feature_names[owner]].append(column)
-        yardstick = RelatedFeaturePenalty(features, own.eta, statistic, given).to(module.device)
-        metric = FeaturePenalties(yardstick).to(module.device)
+        common = RelatedFeaturePenalty(features, own.eta, statistic, given).to(module.device)
+        metric = FeaturePenalties(common).to(module.device)
         module.eval()
         for rows in stack.data.val_dataloader():
             batch = {name: value.to(module.device) for name, value in rows.items()}

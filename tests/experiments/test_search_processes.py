@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import optuna
@@ -10,7 +11,7 @@ import pytest
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.sweep.proposals import Proposals
+from fairrf_lightning.experiments.study import TrialQueue
 
 SCRIPT = Path(__file__).resolve().parents[2] / "train.py"
 OPTIONS = ["sweep", "--data", "synthetic", "--data.n_rows", "600", "--seeds", "1", "--plot", "false"]
@@ -48,12 +49,12 @@ def wait_until_one_runs() -> None:
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process join in when another one has begun: both then have a part in it."""
-    ask = Proposals.ask
+    ask = TrialQueue.ask
 
-    def ask_second(self: Proposals, most: int) -> list[Trial]:
-        return ask(self, most) if self.known() else []
+    def ask_second(self: TrialQueue, most: int, heartbeats: ExitStack) -> list[Trial]:
+        return ask(self, most, heartbeats) if self.known() else []
 
-    monkeypatch.setattr(Proposals, "ask", ask_second)
+    monkeypatch.setattr(TrialQueue, "ask", ask_second)
 
 
 def assert_shared(number: int) -> None:

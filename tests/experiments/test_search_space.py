@@ -1,3 +1,5 @@
+"""Search spaces from YAML."""
+
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting
-from fairrf_lightning.sweep.space import DEFAULT_SPACE, PARAMETERS, parse_space, read_space
+from fairrf_lightning.experiments.space import DEFAULT_SPACE, PARAMETERS, parse_space, read_space
 
 
 def test_the_default_space_is_valid_and_its_parameters_make_settings() -> None:
@@ -101,8 +103,8 @@ def test_a_bad_file_is_explained(tmp_path: Path) -> None:
 def test_pretraining_leaves_epochs_for_the_penalty(entry: str, tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text(f"eta: [0.1, 0.5]\npretrain_epochs: {entry}\n", encoding="utf-8")
-    assert read_space(path, epochs=5).longest_pretraining == 4
+    assert read_space(path, epochs=5).max_pretrain_epochs == 4
     with pytest.raises(InputError, match="pretrain_epochs may be 4, and --epochs is 4"):
         read_space(path, epochs=4)
-    assert read_space(epochs=2).longest_pretraining == 1
-    assert read_space().longest_pretraining == 3
+    assert read_space(epochs=2).max_pretrain_epochs == 1
+    assert read_space().max_pretrain_epochs == 3
