@@ -13,9 +13,9 @@ from torch import nn
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import BACKBONES, MLP, BackboneName, Linear, LinearSVM
+from fairrf_lightning.cli.short_names import SHORT_NAMES
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods import ARLModule
-from fairrf_lightning.short_names import SHORT_NAMES
 
 
 @pytest.mark.parametrize("make", [MLP, Linear, LinearSVM])

@@ -17,12 +17,12 @@ from rich.console import Console
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.checkpoints import weights_digest
-from fairrf_lightning.cli.main import install_hint
-from fairrf_lightning.cli_errors import explain
+from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.identity import check_one_experiment
 from fairrf_lightning.experiments.results_file import ResultsFile
 from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run, read_checkpoint
+from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report.facts import CertificateFacts, Dependence, Facts, Front
 from fairrf_lightning.report.page import write_report
@@ -83,7 +83,9 @@ def dashboard(
             workspace_json,
         )
     except ModuleNotFoundError as error:
-        raise InputError(f"dashboard needs the package {error.name}; run: {install_hint('wandb')}") from error
+        raise InputError(
+            f"dashboard needs the package {error.name}; run: {install_command('wandb')}"
+        ) from error
     if json:
         sys.stdout.write(workspace_json(fairness_workspace(entity or "", project, name)) + "\n")
     else:

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.printed_command import install_command
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,4 @@ class KSMOTE:
 
 def _require(package: str) -> None:
     if find_spec(package) is None:
-        raise InputError(
-            f"KSMOTE: the package {package} is not installed; run: pip install 'fairrf-lightning[methods]'"
-        )
+        raise InputError(f"KSMOTE: the package {package} is not installed; run: {install_command('methods')}")

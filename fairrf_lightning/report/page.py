@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.files import write_text
+from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.report.facts import Facts
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def write_report(
         InputError: If a package of the extra ``report`` is missing or the folder is not writable.
     """
     if missing := missing_packages():
-        raise InputError(f"the report needs {missing}; run: pip install 'fairrf-lightning[report]'")
+        raise InputError(f"the report needs {missing}; run: {install_command('report')}")
     from fairrf_lightning.report.sections import sections  # noqa: PLC0415 - needs these packages
 
     found = sections(facts)
@@ -65,7 +66,7 @@ def write_report_if_installed(
         The files, and a line that names the missing packages, or an empty one.
     """
     if missing := missing_packages():
-        return [], f"No report.html: it needs {missing}; run: pip install 'fairrf-lightning[report]'"
+        return [], f"No report.html: it needs {missing}; run: {install_command('report')}"
     facts = make_facts()
     return ([] if facts is None else write_report(facts, folder, **names)), ""
 

@@ -27,6 +27,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.counts import GAPS, GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import RelatedFeaturePenalty
+from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.run_state import penalties_of
 
 if TYPE_CHECKING:
@@ -128,8 +129,7 @@ def replace_wandb_logger(loggers: Any) -> None:
             continue
         if find_spec("wandb") is None:
             raise InputError(
-                "--trainer.logger wandb: the package wandb is not installed; "
-                "run: pip install 'fairrf-lightning[wandb]'"
+                f"--trainer.logger wandb: the package wandb is not installed; run: {install_command('wandb')}"
             )
         if logger.class_path.startswith("lightning."):
             logger.class_path = f"fairrf_lightning.tracking.{WandbLogger.__name__}"

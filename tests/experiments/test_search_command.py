@@ -18,6 +18,7 @@ from fairrf_lightning.experiments import Stack
 from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.experiments.search import SweepResult
 from fairrf_lightning.experiments.search import sweep as search_settings
+from fairrf_lightning.printed_command import install_command
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "600", "--epochs", "2", "--seeds", "2", "--batch", "3"]
 DATABASE = "sqlite:///sweep_synthetic/study.db"
@@ -253,5 +254,5 @@ def test_without_matplotlib_nothing_is_searched(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit):
         sweep("--trials", "1", "--out", "unplotted")
-    assert "pip install 'fairrf-lightning[plot]', or --plot false" in capsys.readouterr().err
+    assert f"{install_command('plot')}, or --plot false" in capsys.readouterr().err
     assert not Path("unplotted").exists()

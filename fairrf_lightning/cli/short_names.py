@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import yaml
-from jsonargparse import Namespace
+from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fairrf_lightning.backbones import BACKBONES
+from fairrf_lightning.cli.errors import unknown_option
+from fairrf_lightning.cli.methods import expand_method
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.methods.command_line import expand_method
 from fairrf_lightning.presets import PresetKind, class_presets, preset, preset_names
 
 SHORT_NAMES: dict[str, dict[str, str]] = {
@@ -32,6 +34,10 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
 }
 _PRESETS: dict[str, PresetKind] = {"data": "datamodules", "trainer.callbacks": "callbacks"}
 _NEEDED_ARGS = {SHORT_NAMES["trainer.logger"][name]: {"save_dir": ""} for name in ("csv", "tensorboard")}
+# Options that are lists of names; the brackets may be left out.
+_LISTS = {
+    f"--data.{name}" for name in ("related", "groups", "categorical", "numeric", "drop", "missing_values")
+}
 _SAME_PLACE = {"init_args", "fit", "validate", "test", "predict"}
 
 
@@ -40,7 +46,21 @@ class ShortNameParser(LightningArgumentParser):
 
     def parse_args(self, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
         given = sys.argv[1:] if args is None else [str(arg) for arg in args]
-        return super().parse_args(list(expand_args(expand_method(given))), *rest, **kwargs)
+        try:
+            return super().parse_args(list(expand_args(expand_method(given))), *rest, **kwargs)
+        except ArgumentError as error:
+            if option := re.search(r"(?:unrecognized arguments|ambiguous option): (--[^\s=]+)", str(error)):
+                raise self._unknown(option[1]) from error
+            raise
+
+    def _unknown(self, option: str) -> InputError:
+        commands = [action.choices for action in self._actions if isinstance(action.choices, dict)]
+        parsers = [self, *(parser for choices in commands for parser in choices.values())]
+        known = {action.dest for parser in parsers for action in parser._actions}  # noqa: SLF001
+        command = self.prog.split()[-1]  # "train.py [options] fit"
+        is_lightning = commands or command in _SAME_PLACE
+        see = f"{'fit' if commands else command} --help{'-all' if is_lightning else ''}"
+        return unknown_option(option, sorted(known), see)
 
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
         self._check_empty(cfg_obj)
@@ -92,7 +112,7 @@ def _read_yaml(text: str, name: str) -> Any:
 
 def expand_args(args: list[str]) -> Iterable[str]:
     """Yield the arguments with ``--data adult`` and ``--data=adult`` spelt out."""
-    place = None
+    place, previous = None, ""
     for arg in args:
         key, equals, value = arg.partition("=")
         if place is not None:
@@ -100,12 +120,28 @@ def expand_args(args: list[str]) -> Iterable[str]:
             place = None
         elif equals and (place_of_key := _place(key)):
             yield f"{key}={_as_argument(resolve(place_of_key, value))}"
+        elif equals and key in _LISTS:
+            yield f"{key}={as_list(value)}"
+        elif previous in _LISTS:
+            yield as_list(arg)
         elif not equals and arg.endswith(".help") and _place(arg.removesuffix(".help")):
             yield arg
             place = arg.removeprefix("--")
         else:
             place = _place(arg)
             yield arg
+        previous = arg
+
+
+def as_list(text: str) -> str:
+    """Return a list that is written ``a,b`` in brackets, for YAML; a list with brackets stays as it is.
+
+    >>> as_list("age, housing"), as_list("[age]"), as_list("all")
+    ('["age", "housing"]', '[age]', 'all')
+    """
+    if text.startswith("[") or text in ("null", "all"):
+        return text
+    return json.dumps([item.strip() for item in text.split(",") if item.strip()], ensure_ascii=False)
 
 
 def expand_config(config: Any, place: str = "") -> Any:

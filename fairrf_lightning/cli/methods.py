@@ -12,7 +12,7 @@ METHODS = {
     "ksmote": ["--data.ksmote={}"],
     "arl": ["--model=arl"],
 }
-HELP = "--method NAME stands for these options: " + "; ".join(
+METHOD_HELP = "--method NAME stands for these options: " + "; ".join(
     f"{name}: {' '.join(options)}" for name, options in METHODS.items()
 )
 _CLASSES = ("--config", "--data", "--model")  # they decide which other options there are

@@ -1,9 +1,11 @@
-"""Explains invalid command lines in one line, without a traceback."""
+"""Explains invalid command lines in a line or two, without a traceback."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
@@ -22,6 +24,45 @@ _PLAIN = (
     (re.compile(r"Expected an? <class '([\w.]+)'>"), r"expected \1"),
     (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
 )
+# Options that people try, and where they are.
+_PLACES = {
+    "accelerator": "trainer.accelerator",
+    "backbone": "model.backbone",
+    "batch_size": "data.batch_size",
+    "beta": "lambda_update.beta",
+    "checkpoint": "ckpt_path",
+    "devices": "trainer.devices",
+    "epochs": "trainer.max_epochs",
+    "eta": "model.eta",
+    "learning_rate": "model.lr",
+    "logger": "trainer.logger",
+    "lr": "model.lr",
+    "max_epochs": "trainer.max_epochs",
+    "path": "data.path",
+    "precision": "trainer.precision",
+    "pretrain_epochs": "pretrain.epochs",
+    "related": "data.related",
+    "seed": "seed_everything",
+    "sensitive": "data.sensitive",
+    "target": "data.target",
+}
+
+
+def unknown_option(option: str, known: Iterable[str], see: str = "fit --help-all") -> InputError:
+    """Return the error for an option that does not exist, with the one that is probably meant.
+
+    >>> print(unknown_option("--epochs", ["trainer.max_epochs", "ckpt_path"]))
+    --epochs: no such option; did you mean --trainer.max_epochs? All options: fit --help-all
+    >>> print(unknown_option("--trainer.max_epoch", ["trainer.max_epochs", "ckpt_path"]))
+    --trainer.max_epoch: no such option; did you mean --trainer.max_epochs? All options: fit --help-all
+    """
+    name = option.removeprefix("--").replace("-", "_")
+    known = list(known)
+    near = _PLACES.get(name, "")
+    if near.partition(".")[0] not in {one.partition(".")[0] for one in known}:
+        near = next(iter(get_close_matches(name, known, n=1, cutoff=0.75)), "")
+    question = f"; did you mean --{near}?" if near else "."
+    return InputError(f"{option}: no such option{question} All options: {see}")
 
 
 def is_input_error(error: BaseException) -> bool:
