@@ -19,8 +19,7 @@ from fairrf_lightning.audit.result import audit
 from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
-from fairrf_lightning.experiments.identity import check_one_experiment
-from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
 from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run, read_checkpoint
 from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.quiet import quiet_lightning
