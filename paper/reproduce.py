@@ -19,9 +19,9 @@ from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.experiments.setting import Schedule
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.results_facts import reproduction_facts
-from paper.numbers import BUDGET, CASE_STUDY
+from fairrf_lightning.report import write_report_if_installed
+from paper.facts import reproduction_facts
+from paper.numbers import CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
 from paper.report import draw_figures, write_page
 
@@ -54,8 +54,9 @@ def reproduce(
     check_matplotlib()
     results = train(only, out, list(range(seeds)), Schedule(epochs=epochs), workers)
     draw_figures(results, out / "figures")
-    make_facts = partial(reproduction_facts, results, BUDGET)
-    written, hint = end_with_report(make_facts, out, page="reproduction.html", card="reproduction_card.md")
+    make_facts = partial(reproduction_facts, results)
+    names = {"page": "reproduction.html", "card": "reproduction_card.md"}
+    written, hint = write_report_if_installed(make_facts, out, **names)
     print_lines(f"Wrote {', '.join(map(str, [write_page(results, out), *written]))}", *filter(None, [hint]))
 
 
