@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fairrf_lightning.certificate.gap import adds_nothing
+from fairrf_lightning.certificate.bound import adds_nothing
 from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import read_checkpoint

@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
 from fairrf_lightning.certificate import GapBound, gap_bound
-from fairrf_lightning.certificate.audit_sample import sample_box
-from fairrf_lightning.certificate.dual import Box, residual_spread, second_moments, weights_any
-from fairrf_lightning.certificate.gap import box_bound, standardise
+from fairrf_lightning.certificate.bound import (
+    Box,
+    box_bound,
+    residual_spread,
+    second_moments,
+    standardise,
+    weights_any,
+)
+from fairrf_lightning.certificate.knowledge import sample_box
 from fairrf_lightning.certificate.population import population_bound
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import correlation_interval_multi
@@ -193,9 +199,6 @@ def test_logits_get_no_certificate() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(InputError, match=r"preds has the value .*sigmoid of logits"):
         bound_of(5 * rng.normal(size=40), rng.normal(size=(40, 1)), np.array([0.1]), 0.5)
-
-
-# --- samples and populations ---------------------------------------------------------------------------
 
 
 def test_intervals_of_a_sample_hold_together() -> None:
