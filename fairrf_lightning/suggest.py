@@ -22,13 +22,11 @@ from pandas.api.types import is_numeric_dtype
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
-from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.options import split_rows
-from fairrf_lightning.datamodules.quarantine import SUSPICIOUS
+from fairrf_lightning.datamodules.base import TabularDataModule, split_rows
+from fairrf_lightning.datamodules.columns import TableSpec, check_column, infer_kinds, make_frame
+from fairrf_lightning.datamodules.files import read_file
+from fairrf_lightning.datamodules.leakage import SUSPICIOUS_ASSOCIATION
 from fairrf_lightning.datamodules.table import TableDataModule
-from fairrf_lightning.datamodules.table_columns import infer_kinds, make_frame
-from fairrf_lightning.datamodules.table_files import read_file
-from fairrf_lightning.datamodules.table_spec import TableSpec, check_column
 from fairrf_lightning.errors import InputError
 
 Advice: TypeAlias = Literal["take", "noise", "unclear", "weak", "costly", "stand-in"]
@@ -284,7 +282,7 @@ def propose(
 
     def advise(name: str) -> Advice:
         one, label = sensitive[name], target.get(name)
-        if one.value > SUSPICIOUS:
+        if one.value > SUSPICIOUS_ASSOCIATION:
             return "stand-in"
         if one.p_value > _ALPHA:
             return "unclear" if one.low > 0 else "noise"

@@ -24,7 +24,7 @@ from fairrf_lightning.certificate.bound import (
 from fairrf_lightning.certificate.knowledge import Knowledge, read_knowledge, sampled_knowledge
 from fairrf_lightning.certificate.population import population_bound
 from fairrf_lightning.checkpoints import weights_digest
-from fairrf_lightning.datamodules.table_spec import check_column
+from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import EvaluatedRows, Run, evaluate, load_run
 from fairrf_lightning.metrics.decisions import SAME_DECISION

@@ -13,6 +13,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fairrf_lightning.backbones import BackboneName
+from fairrf_lightning.cli.short_names import SHORT_NAMES, ShortNameParser
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.choose import recommend, summarise
@@ -27,7 +28,6 @@ from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_worker
 from fairrf_lightning.functional import Rule, Statistic
 from fairrf_lightning.penalty import Given
 from fairrf_lightning.report import Facts, end_with_report
-from fairrf_lightning.short_names import SHORT_NAMES, ShortNameParser
 
 _MODELS = SHORT_NAMES["model"]
 # Of options that only one of the methods has; giving them to the other one is an error.

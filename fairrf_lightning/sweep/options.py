@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairrf_lightning.sweep.objective import S_FREE, WITH_S, Objective
+from fairrf_lightning.sweep.space import Space, read_space
 from jsonargparse import Namespace
 
+from fairrf_lightning.cli.short_names import ShortNameParser
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.command_options import data_maker, read_seeds
 from fairrf_lightning.experiments.identity import data_identity
 from fairrf_lightning.experiments.setting import Setting
-from fairrf_lightning.short_names import ShortNameParser
-from fairrf_lightning.sweep.objective import S_FREE, WITH_S, Objective
-from fairrf_lightning.sweep.space import Space, read_space
 
 _AT_LEAST_1 = ("trials", "batch", "workers", "heartbeat", "epochs")
 

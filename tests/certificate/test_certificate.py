@@ -265,9 +265,7 @@ def test_a_certain_gap_is_news_however_wide_the_bound() -> None:
 def test_the_same_decision_for_everyone_certifies_nothing(tmp_path: Path) -> None:
     found = certified(-0.05, 0.05, bias=50.0)
     assert found.rows["hard"].bound == 0
-    assert any(
-        line.endswith(f"says nothing about the decisions: {SAME_DECISION}.") for line in found.statements()
-    )
+    assert f"The certificate says nothing about the decisions: {SAME_DECISION}." in list(found.statements())
     write(found, tmp_path / "c.json")
     assert certificate_facts(tmp_path / "c.json").claim.endswith(SAME_DECISION)
 
@@ -279,7 +277,7 @@ def fitted(data: TabularDataModule, eta: float) -> FairRFModule:
     seed_everything(0, verbose=False)
     module = FairRFModule(eta=eta)
     trainer = Trainer(
-        max_epochs=3,
+        max_epochs=2,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
