@@ -16,10 +16,9 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.selection import KeepBestWeights
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
-from fairrf_lightning.experiments.stacked_arl import StackedARLModule
 from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
 from fairrf_lightning.experiments.stacked_data import StackedData
-from fairrf_lightning.experiments.stacked_module import StackedModule
+from fairrf_lightning.experiments.stacked_module import StackedARLModule, StackedModule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 MakeData = Callable[..., TabularDataModule]

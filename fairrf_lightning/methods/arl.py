@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairrf_lightning.backbones import MLP, Backbone
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.module import FairRFModule, single_logit, unpack_batch
+from fairrf_lightning.module import FairRFModule, single_logit
 from fairrf_lightning.run_state import continues_run
 
 _MIN_MEAN = 1e-4  # as in the authors' code: keeps the weights finite when all scores vanish
@@ -176,7 +176,7 @@ class ARLModule(FairRFModule):
             self.adversary = Adversary(int(self.hparams["n_features"]), self._adversary_options[0]).to(device)
 
     def training_step(self, batch: Any) -> Tensor:
-        inputs, target, _ = unpack_batch(batch)
+        inputs, target, _ = self.unpack(batch)
         losses = self.row_losses(self(inputs), target)
         weights = torch.ones_like(losses)
         if self._steps >= self._adversary_options[1]:
