@@ -22,8 +22,8 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
-from fairrf_lightning.report.certificate_facts import certificate_facts
-from fairrf_lightning.report.verdict import unmeasured_verdict
+from fairrf_lightning.report.sources import certificate_facts
+from fairrf_lightning.report.text import unmeasured_verdict
 
 Run = Callable[..., None]
 
