@@ -46,7 +46,7 @@ class FairRFModule(LightningModule):
     Args:
         n_features: Number of input columns.
         related: Column numbers of the inputs for each related feature.
-        related_width: Number of columns that batches carry under ``related``, which the numbers in
+        penalty_columns: Number of columns that batches carry under ``related``, which the numbers in
             ``related`` then refer to; by default they refer to the inputs.
         backbone: Takes the number of input columns and returns a module that maps inputs to logits;
             or such a module itself, or the name of one of this package: ``mlp``, ``linear`` or ``svm``.
@@ -74,7 +74,7 @@ class FairRFModule(LightningModule):
         n_features: int | None = None,
         related: dict[str, list[int]] | None = None,
         *,
-        related_width: int | None = None,
+        penalty_columns: int | None = None,
         backbone: Backbone = MLP,
         eta: float | None = None,
         statistic: Statistic = "covariance",
@@ -112,7 +112,7 @@ class FairRFModule(LightningModule):
         self._make_penalty({name: [0] for name in initial_weights or ["any"]})
         self._train_sums: Tensor | None = None
         if n_features is not None and related is not None:
-            self._build(n_features, related, num_groups or 2, related_width)
+            self._build(n_features, related, num_groups or 2, penalty_columns)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of the rows."""
@@ -144,7 +144,7 @@ class FairRFModule(LightningModule):
                 "related_columns."
             )
         num_groups = getattr(data, "num_groups", 2)
-        width = getattr(data, "related_width", None)
+        width = getattr(data, "penalty_columns", None)
         self._build(data.n_features, data.related_columns, num_groups, width)
 
     def _build(
@@ -157,7 +157,7 @@ class FairRFModule(LightningModule):
         if self._make_backbone is not None:
             self.backbone = self._make_backbone(n_features)
         columns = {name: list(cols) for name, cols in related.items()}
-        self.hparams.update(n_features=n_features, related=columns, related_width=width)
+        self.hparams.update(n_features=n_features, related=columns, penalty_columns=width)
         self.build_metrics(num_groups)
 
     def build_metrics(self, num_groups: int) -> None:
@@ -253,7 +253,7 @@ class FairRFModule(LightningModule):
 
     def related_of(self, batch: Any, inputs: Tensor) -> Tensor:
         """Return the related columns of a batch: its ``related``, or the inputs."""
-        if self.hparams["related_width"] is None:
+        if self.hparams["penalty_columns"] is None:
             return inputs
         if not isinstance(batch, Mapping) or "related" not in batch:
             raise InputError(

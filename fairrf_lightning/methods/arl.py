@@ -109,7 +109,7 @@ class ARLModule(FairRFModule):
     Args:
         n_features: Number of input columns.
         related: Column numbers of each related feature, for ``penalty/<feature>`` only.
-        related_width: Number of columns that batches have under ``related``; by default the related columns
+        penalty_columns: Number of columns that batches have under ``related``; by default the related columns
             are among the inputs.
         backbone: Takes the number of input columns and returns a module that maps inputs to logits;
             or such a module itself, or the name of one of this package: ``mlp``, ``linear`` or ``svm``.
@@ -129,7 +129,7 @@ class ARLModule(FairRFModule):
         n_features: int | None = None,
         related: dict[str, list[int]] | None = None,
         *,
-        related_width: int | None = None,
+        penalty_columns: int | None = None,
         backbone: Backbone = MLP,
         adversary_lr: float = 0.01,
         pretrain_steps: int = 250,
@@ -146,7 +146,7 @@ class ARLModule(FairRFModule):
         super().__init__(
             n_features,
             related,
-            related_width=related_width,
+            penalty_columns=penalty_columns,
             backbone=backbone,
             eta=0.0,
             lr=lr,
