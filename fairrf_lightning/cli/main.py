@@ -76,7 +76,7 @@ COMMANDS = (
         "suggest",
         "Explore",
         "Rank columns as related features by a sample with known S.",
-        "fairrf_lightning.suggest.command:run_suggest",
+        "fairrf_lightning.cli.certify:suggest_command",
     ),
     Command(
         "audit",
@@ -89,7 +89,7 @@ COMMANDS = (
         "certify",
         "Assess",
         "Bound the gap between groups that were never observed.",
-        "fairrf_lightning.certificate.command:run_certify",
+        "fairrf_lightning.cli.certify:certify_command",
         "report",
     ),
     Command(
