@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "fairrf_lightning"
-MODULE = ("tests/test_module.py", "tests/test_logged_losses.py", "tests/callbacks")
+MODULE = ("tests/test_module.py", "tests/callbacks")
 CALLBACKS = ("tests/callbacks", "tests/test_module.py", "tests/dropin")
 DROPIN = ("tests/dropin", "tests/callbacks")
 # The core, and the tests of each part: quick ones first, because the first failure ends a mutant.
@@ -35,11 +35,8 @@ TESTS = {
     "module.py": (*MODULE, "tests/test_tuning_and_precision.py", "tests/test_cli.py"),
     "callbacks/pretrain.py": CALLBACKS,
     "callbacks/lambda_update.py": CALLBACKS,
-    "callbacks/lookup.py": CALLBACKS,
     "callbacks/attachment.py": DROPIN,
-    "callbacks/prediction_tap.py": DROPIN,
-    "callbacks/wrapped_backward.py": DROPIN,
-    "callbacks/batch_part.py": DROPIN,
+    "run_state.py": CALLBACKS,
     "metrics/*.py": ("tests/metrics", "tests/test_module.py", "tests/audit"),
 }
 CPU_SECONDS = 900  # an endless loop is noticed as well
