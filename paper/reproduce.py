@@ -20,9 +20,9 @@ from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
 from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.experiments.setting import Schedule
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.results_facts import reproduction_facts
-from paper.numbers import BUDGET, CASE_STUDY
+from fairrf_lightning.report import write_report_if_installed
+from paper.facts import reproduction_facts
+from paper.numbers import CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
 from paper.report import draw_figures, write_page
 
@@ -49,8 +49,8 @@ def run_reproduce(args: Sequence[str]) -> None:
     schedule = Schedule(epochs=options.epochs)
     results = train(parts, folder, list(range(options.seeds)), schedule, options.workers)
     draw_figures(results, folder / "figures")
-    written, hint = end_with_report(
-        partial(reproduction_facts, results, BUDGET),
+    written, hint = write_report_if_installed(
+        partial(reproduction_facts, results),
         folder,
         page="reproduction.html",
         card="reproduction_card.md",

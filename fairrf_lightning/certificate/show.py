@@ -10,7 +10,7 @@ from rich.table import Table
 from fairrf_lightning.certificate.certify import Certificate, Mode
 from fairrf_lightning.certificate.gap import GapBound
 from fairrf_lightning.metrics.decisions import SAME_DECISION
-from fairrf_lightning.report.wording import points
+from fairrf_lightning.report.text import points
 
 _NAMES: dict[Mode, str] = {"prob": "probabilities", "hard": "decisions"}
 _METHODS = {

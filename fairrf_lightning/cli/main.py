@@ -96,7 +96,7 @@ COMMANDS = (
         "report",
         "Assess",
         "Write a page and a model card for a run, grid or audit.",
-        "fairrf_lightning.report.command:run_report",
+        "fairrf_lightning.cli.report:report",
         "report",
     ),
     Command(
@@ -118,7 +118,7 @@ COMMANDS = (
         "dashboard",
         "Share",
         "Save a W&B workspace that shows the runs of a project.",
-        "fairrf_lightning.tracking.dashboard_command:run_dashboard",
+        "fairrf_lightning.cli.report:dashboard",
         "wandb",
     ),
     Command(

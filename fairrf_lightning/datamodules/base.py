@@ -219,13 +219,13 @@ class TabularDataModule(LightningDataModule, ABC):
     @property
     def related_columns(self) -> dict[str, list[int]]:
         """Columns of ``inputs``, or of ``related`` if batches carry it, for each related feature."""
-        if self.related_width is not None and self._penalty_columns is not None:
+        if self.penalty_columns is not None and self._penalty_columns is not None:
             return self._penalty_columns.columns
         owners = self.encoder.owners
         return {name: owners[name] for name in self.related}
 
     @property
-    def related_width(self) -> int | None:
+    def penalty_columns(self) -> int | None:
         """Number of columns of ``related``, which batches carry if the related columns are no inputs."""
         self.setup()
         return None if self._penalty_columns is None else self._penalty_columns.matrix.shape[1]

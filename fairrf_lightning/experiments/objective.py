@@ -94,7 +94,7 @@ class Objective:
         module.eval()
         for rows in stack.data.val_dataloader():
             batch = {name: value.to(module.device) for name, value in rows.items()}
-            probs = own.probabilities(module(batch["inputs"]))
-            metric.update(probs, module.related_of(batch, batch["inputs"]), batch["target"])
+            inputs, target, _ = module.unpack(batch)
+            metric.update(own.probabilities(module(inputs)), module.related_of(batch, inputs), target)
         penalties: Tensor = metric.compute()
         return penalties.view_as(own.weights).mean(-1)

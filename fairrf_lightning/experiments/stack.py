@@ -218,7 +218,7 @@ class Stack:
 
     def _build_module(self, data: TabularDataModule) -> StackedModule:
         # Columns next to the inputs (S, clusters) or among them.
-        owners = data.encoder.owners if data.related_width is None else data.related_columns
+        owners = data.encoder.owners if data.penalty_columns is None else data.related_columns
         features = list(dict.fromkeys(f for setting in self.settings for f in setting.related_in(data)))
         for name in features:
             _check_feature(name, owners)

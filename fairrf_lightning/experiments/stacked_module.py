@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from fairrf_lightning.backbones import LinearSVM
 from fairrf_lightning.methods.arl import Adversary
-from fairrf_lightning.metrics.counts import GAPS, GroupCounts
+from fairrf_lightning.metrics.counts import GAPS, GroupCounts, Mode
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
+_MODES: dict[Mode, str] = {"hard": "", "prob": "_prob"}
 _BUILDING = threading.Lock()
 
 
@@ -172,12 +173,13 @@ class StackedMetrics(EvaluationMetrics):
         return values | self._worst_group_auc(), penalties
 
     def _gaps(self, counts: GroupCounts, *, intervals: bool) -> dict[str, Tensor]:
-        values = super()._gaps(counts, intervals=intervals)
+        del intervals
+        values = {}
         for key, gap in GAPS.items():
             deviation = key.replace("_gap", "_mean_deviation")
-            values[deviation] = counts.gap(gap, "mean_deviation")
-            values[f"{key}_prob"] = counts.gap(gap, mode="prob")
-            values[f"{deviation}_prob"] = counts.gap(gap, "mean_deviation", "prob")
+            for mode, suffix in _MODES.items():
+                values[f"{key}{suffix}"] = counts.gap(gap, "gap", mode)
+                values[f"{deviation}{suffix}"] = counts.gap(gap, "mean_deviation", mode)
         return values
 
     def _worst_group_auc(self) -> dict[str, Tensor]:
@@ -229,7 +231,7 @@ class StackedModule(FairRFModule):
     ) -> None:
         super().__init__(backbone=backbone, lr=lr)
         self.penalty = penalty
-        self._build_metrics(num_groups)
+        self.build_metrics(num_groups)
 
     def make_metrics(self, stage: str, num_groups: int) -> StackedMetrics:
         """Return the metrics of ``"val"`` or ``"test"``."""

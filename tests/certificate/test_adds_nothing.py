@@ -14,8 +14,8 @@ from fairrf_lightning.certificate.dual import Box
 from fairrf_lightning.certificate.proxies import Proxies
 from fairrf_lightning.certificate.show import statements
 from fairrf_lightning.metrics.decisions import SAME_DECISION
-from fairrf_lightning.report.certificate_facts import certificate_facts
-from fairrf_lightning.report.verdict import unmeasured_verdict
+from fairrf_lightning.report.sources import certificate_facts
+from fairrf_lightning.report.text import unmeasured_verdict
 
 
 def certified(low: float, high: float, *, bias: float = 0.0, level: float | None = 0.96) -> Certificate:

@@ -134,7 +134,6 @@ def test_the_worst_group_auc_is_that_of_torchmetrics() -> None:
         assert float(worst[s, p]) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*group")
 def test_a_group_of_one_class_has_no_auc() -> None:
     rows = grouped_rows()
     rows["target"][0, 0, rows["groups"][0, 0] == 2] = 1

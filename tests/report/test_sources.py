@@ -1,6 +1,5 @@
-"""Audits in the report: of a run, of two runs, and of the audit command."""
+"""Facts of audits, and of the files of a run, however odd they are."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,63 +7,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.cli import main
-from fairrf_lightning.report.audit_facts import audit_facts
-from fairrf_lightning.report.facts import Estimate
-from fairrf_lightning.report.page import figures_of, render_card, render_page
-from fairrf_lightning.report.wording import LINEAR_ONLY, interval, points
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder, read_checkpoint
+from fairrf_lightning.report.facts import DataFacts, History
+from fairrf_lightning.report.page import render_card, render_page
+from fairrf_lightning.report.run import RunAudit, run_facts
+from fairrf_lightning.report.sections import gaps_section, sections
+from fairrf_lightning.report.sources import audit_facts
+from fairrf_lightning.report.text import LINEAR_ONLY
 
 Cli = Callable[[str], None]
-FIT = "fit --data synthetic --data.n_rows 2000 --data.batch_size 50 --trainer.max_epochs=2"
-RUNS = Path("lightning_logs")
-
-
-def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"{FIT} --model.eta 2")
-    cli(f"{FIT} --model.eta 0")
-    cli(f"{FIT} --seed_everything 5")
-    main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_1")])
-    card = (RUNS / "version_0/model_card.md").read_text(encoding="utf-8")
-    (best,) = (RUNS / "version_0/checkpoints").glob("best.ckpt")
-    (other,) = (RUNS / "version_1/checkpoints").glob("best.ckpt")
-    options = [
-        "--data",
-        "synthetic",
-        "--data.n_rows",
-        "2000",
-        "--ckpt_path",
-        str(best),
-        "--against",
-        str(other),
-    ]
-    main(["audit", *options])
-    found = json.loads(Path("audit/audit.json").read_text())
-    (grouping,) = found["groupings"]
-    for gap in grouping["gaps"]:
-        assert f"| {100 * gap['value']:.2f} |" in card
-        assert f"| {100 * gap['against']['value']:.2f} |" in card
-        assert gap["against"]["verdict"] in card
-    change = found["accuracy_difference"]
-    ends = interval(Estimate(*(change[name] for name in ("value", "low", "high"))), 2, signed=True)
-    size = points(change["value"], 2, signed=True)
-    assert f"Change: {size} (95 % interval {ends}), {change['verdict']}." in card
-    for group in grouping["groups"]:
-        assert f"{100 * group['selection_rate']:.2f} ({100 * group['selection_rate_low']:.2f}" in card
-    assert "than vanilla" in card or "from vanilla" in card
-    of_audit = Path("audit/model_card.md")
-    table = "| dDP | decisions | group |"
-    lines = [line for text in (card, of_audit.read_text()) for line in text.splitlines() if table in line]
-    assert lines[0] == lines[1]
-    of_audit.unlink()
-    main(["report", "audit"])
-    assert of_audit.is_file()
-    with pytest.raises(SystemExit):
-        main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
-    assert "the test rows of the two runs differ" in capsys.readouterr().err
+RECORD = """{"data": "X", "rows": {"test": 3}, "columns": ["a", "b=1", "b=2"], "related": {"a": [0]},
+"sensitive": "s",
+"include_sensitive": %s, "expose_sensitive": %s, "groups": ["f", "m"]}"""
 
 
 def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
@@ -109,9 +70,9 @@ def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
     assert facts.verdict.sentences[0] == "dDP is not estimable: too few rows of a."
     assert facts.groups[0].note == "too few rows"
     assert facts.split == "2 rows"
-    assert not facts.notes
-    assert not figures_of(facts)["gaps"], "an empty axis shows nothing"
-    assert "No gap is estimable from these rows" in render_page(facts)
+    assert not facts.limits
+    assert not gaps_section(facts).plots, "an empty axis shows nothing"
+    assert "No gap is estimable from these rows" in render_page(facts, sections(facts))
 
 
 def test_the_page_of_an_audit_says_what_was_audited(result: dict[str, Any]) -> None:
@@ -120,14 +81,14 @@ def test_the_page_of_an_audit_says_what_was_audited(result: dict[str, Any]) -> N
     ours = audit_facts(result | {"source": result["source"] | source})
     assert (ours.title, ours.subject) == ("Audit of last.ckpt on compas", path)
     assert ours.split == "test split, 2 rows"
-    assert LINEAR_ONLY in render_card(ours)
-    assert LINEAR_ONLY not in render_card(audit_facts(result)), "anybody's model"
+    assert LINEAR_ONLY in render_card(ours, sections(ours))
+    assert LINEAR_ONLY not in audit_facts(result).limits, "anybody's model"
 
 
 def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict[str, Any]) -> None:
     other = {"accuracy": 0.75, "accuracy_low": 0.6, "accuracy_high": 0.9}
     facts = audit_facts(result | {"rows": 9, "against": other, "source": result["source"] | {"against": "b"}})
-    assert facts.notes == ["7 rows of other groups of s are not compared."]
+    assert facts.limits == ["7 rows of other groups of s are not compared."]
     assert any(line.startswith("Accuracy is 50.0 % against 75.0 %") for line in facts.verdict.sentences)
 
 
@@ -165,7 +126,7 @@ def test_why_there_is_nothing_to_compare_is_said(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[]", "no audit.json"),
+        ("[]", "not an audit.json"),
         ('{"schema": 9}', "schema 9 is not"),
         ('{"schema": 1}', "groupings is missing"),
     ],
@@ -179,3 +140,63 @@ def test_other_files_are_refused(
     with pytest.raises(SystemExit):
         main(["report", "audit"])
     assert expected in capsys.readouterr().err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(
+        "model: {class_path: mine.Net}\ndata: {class_path: my.XDataModule}\n"
+    )
+    return tmp_path
+
+
+def data_of(folder: Path, include: str, expose: str) -> DataFacts:
+    (folder / "run.json").write_text(RECORD % (include, expose))
+    found = run_facts(RunFolder(folder), RunAudit()).data
+    assert found is not None
+    return found
+
+
+def test_what_the_model_saw_of_s_is_told(folder: Path) -> None:
+    assert data_of(folder, "true", "false").use_of_sensitive == "s is an input of the model."
+    assert "used by the penalty" in data_of(folder, "false", "true").use_of_sensitive
+    data = data_of(folder, "false", "false")
+    assert "not used in training" in data.use_of_sensitive
+    assert data.columns == {"a": ["a"], "b": ["b=1", "b=2"]}
+    assert data.name == "x"
+
+
+def test_a_foreign_run_is_reported_with_what_it_has(folder: Path) -> None:
+    facts = run_facts(RunFolder(folder), RunAudit())
+    assert (facts.subject, facts.data, facts.accuracy, list(facts.gaps)) == ("Net", None, None, [])
+    assert facts.verdict.tone == "unknown"
+    assert set(facts.as_dict()["absent"]) >= {"gaps", "groups", "front", "training", "data"}
+    (folder / "config.yaml").write_text("model: {init_args: {eta: 0.0}}")
+    assert run_facts(RunFolder(folder), RunAudit()).subject == "vanilla"
+
+
+def test_lambda_alone_makes_a_path(folder: Path) -> None:
+    (folder / "metrics.csv").write_text("epoch,lambda/a\n0,0.5\n1,\n2,0.7\n")
+    found = run_facts(RunFolder(folder), RunAudit()).training
+    assert found is not None
+    assert found.weights == [History("a", [0, 2], [0.5, 0.7])]
+    assert (found.penalties, found.chosen_epoch, found.rule) == ([], None, "the last epoch")
+
+
+def test_a_broken_checkpoint_is_told(folder: Path) -> None:
+    (folder / "checkpoints").mkdir()
+    broken = folder / "checkpoints" / "x.ckpt"
+    broken.write_text("no checkpoint")
+    assert RunFolder(folder).best_checkpoint == broken
+    with pytest.raises(InputError, match="not a readable checkpoint"):
+        read_checkpoint(broken)
+
+
+def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    states = {"PenalisedCheckpoint{}": "fairest.ckpt", "BestCheckpoint{}": "mine.ckpt"}
+    callbacks = {key: {"best_model_path": f"/elsewhere/{name}"} for key, name in states.items()}
+    for name in ("fairest.ckpt", "mine.ckpt", "last.ckpt"):
+        torch.save({"state_dict": {}, "callbacks": callbacks}, checkpoints / name)
+    assert RunFolder(folder).best_checkpoint == checkpoints / "mine.ckpt"

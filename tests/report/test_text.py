@@ -4,8 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from fairrf_lightning.report.facts import AccuracyAgainst, Certificate, Estimate, Gap, Path, Tone, Training
-from fairrf_lightning.report.verdict import comparison_verdict, gaps_verdict, several_gaps, unmeasured_verdict
+from fairrf_lightning.report.facts import (
+    AccuracyAgainst,
+    CertificateFacts,
+    Estimate,
+    History,
+    MeasuredGap,
+    Tone,
+    Training,
+)
+from fairrf_lightning.report.text import (
+    DASH,
+    comparison_verdict,
+    gaps_verdict,
+    percent,
+    points,
+    several_gaps,
+    unmeasured_verdict,
+)
 
 NAN = float("nan")
 LESS, SAME, MORE = (-0.06, -0.02), (-0.04, 0.01), (0.01, 0.05)
@@ -13,9 +29,11 @@ UNKNOWN = (NAN, NAN)
 SMALL, LARGE = (0.02, 0.0, 0.06), (0.13, 0.1, 0.15)
 
 
-def compared(name: str, ends: tuple[float, float], scope: str = "sex") -> Gap:
+def compared(name: str, ends: tuple[float, float], scope: str = "sex") -> MeasuredGap:
     middle = sum(ends) / 2
-    return Gap(name, scope, Estimate(0.1 + middle), other=Estimate(0.1), difference=Estimate(middle, *ends))
+    return MeasuredGap(
+        name, scope, Estimate(0.1 + middle), other=Estimate(0.1), difference=Estimate(middle, *ends)
+    )
 
 
 def against(*ends: float) -> AccuracyAgainst:
@@ -81,7 +99,7 @@ def test_the_sentences_have_sizes_intervals_and_scopes() -> None:
 @pytest.mark.parametrize("change", [LESS, SAME, MORE])
 def test_a_comparison_does_not_hide_the_gap_that_remains(change: tuple[float, float]) -> None:
     size = Estimate(0.41, 0.38, 0.44)
-    large = Gap("dDP", "sex", size, other=Estimate(0.4), difference=Estimate(0, *change))
+    large = MeasuredGap("dDP", "sex", size, other=Estimate(0.4), difference=Estimate(0, *change))
     verdict = comparison_verdict([compared("dEO", change), large], "vanilla", None, None)
     assert verdict.title.endswith("; its largest gap is 41.0 points")
     expected = "The largest gap of this model is dDP: 41.0 points (95 % interval 38.0 to 44.0)."
@@ -97,21 +115,27 @@ def test_a_comparison_does_not_hide_the_gap_that_remains(change: tuple[float, fl
     ],
 )
 def test_gaps_alone(estimates: list[tuple[float, float, float]], tone: Tone, title: str) -> None:
-    gaps = [Gap(name, "sex", Estimate(*of)) for name, of in zip(("dEO", "dDP"), estimates, strict=False)]
+    gaps = [
+        MeasuredGap(name, "sex", Estimate(*of)) for name, of in zip(("dEO", "dDP"), estimates, strict=False)
+    ]
     verdict = gaps_verdict(gaps, None)
     assert verdict.tone == tone
     assert verdict.title.startswith(title)
 
 
 def test_without_s_the_penalties_and_a_certificate_are_what_is_known() -> None:
-    training = Training([], [Path("age", [0, 1], [0.3, 0.1])], chosen_epoch=1)
+    training = Training([], [History("age", [0, 1], [0.3, 0.1])], chosen_epoch=1)
     verdict = unmeasured_verdict(Estimate(0.8), training, None)
     assert verdict.tone == "unknown"
-    assert "penalty on age is 0.100 on validation; its largest in training was 0.300" in verdict.sentences[1]
+    assert "penalty on age is 0.100 on validation; the largest in training was 0.300" in verdict.sentences[1]
     claimed = unmeasured_verdict(
-        None, None, Certificate("dDP is at most 20 points.", "Female", "", [], {}, (0.3, 0.3))
+        None, None, CertificateFacts("dDP is at most 20 points.", "Female", "", [], {}, (0.3, 0.3))
     )
     assert claimed.title == "dDP is at most 20 points."
+
+
+def test_numbers_that_are_not_known_are_dashes() -> None:
+    assert percent(NAN) == points(NAN) == DASH
 
 
 def test_many_gaps_that_show_nothing_share_a_sentence() -> None:
@@ -121,8 +145,8 @@ def test_many_gaps_that_show_nothing_share_a_sentence() -> None:
     sentences = comparison_verdict(gaps, "vanilla", None, None).sentences
     assert len(sentences) == 3
     assert sentences[2].startswith("No difference is shown in dDP (sex), dEO (race), ")
-    alone = [Gap(gap.name, gap.scope, Estimate(*SMALL)) for gap in gaps]
-    alone[0] = Gap("dEO", "sex", Estimate(*LARGE))
+    alone = [MeasuredGap(gap.name, gap.scope, Estimate(*SMALL)) for gap in gaps]
+    alone[0] = MeasuredGap("dEO", "sex", Estimate(*LARGE))
     sentences = gaps_verdict(alone, None).sentences
     assert len(sentences) == 2
     assert sentences[1].startswith("No gap is shown in dDP (sex), ")

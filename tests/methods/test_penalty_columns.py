@@ -34,7 +34,7 @@ def covariance_with_s(data: SyntheticDataModule, module: LightningModule) -> flo
 def test_s_is_hidden_by_default(make_data: MakeData) -> None:
     data = make_data()
     assert set(next(iter(data.train_dataloader()))) == {"inputs", "target"}
-    assert data.related_width is None
+    assert data.penalty_columns is None
 
 
 def test_exposed_s_is_a_column_of_the_penalty_and_no_input(make_data: MakeData) -> None:
@@ -104,11 +104,11 @@ def test_methods_do_not_mix(make_data: MakeData) -> None:
 
 
 def test_a_batch_without_the_columns_is_refused() -> None:
-    module = FairRFModule(4, {"group": [0]}, related_width=1)
+    module = FairRFModule(4, {"group": [0]}, penalty_columns=1)
     with pytest.raises(InputError, match="key 'related'"):
         module.training_step((torch.zeros(3, 4), torch.zeros(3)))
 
 
-def test_related_columns_beside_the_inputs_are_counted() -> None:
+def test_columns_of_the_penalty_are_counted() -> None:
     with pytest.raises(InputError, match="columns 0 to 1"):
-        FairRFModule(4, {"group": [2]}, related_width=2)
+        FairRFModule(4, {"group": [2]}, penalty_columns=2)
