@@ -22,9 +22,13 @@ from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
 from fairrf_lightning.datamodules.ksmote import KSMOTE
 from fairrf_lightning.datamodules.leakage import check_leakage
-from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
+from fairrf_lightning.datamodules.loader import (
+    EpochBatches,
+    TensorBatches,
+    default_batch_size,
+    default_update_interval,
+)
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.training_scale import default_batch_size, default_update_interval
 
 _PARTS = ("train", "val", "test")
 _STATE_TYPES: dict[str, type | tuple[type, ...]] = {

@@ -15,7 +15,7 @@ from fairrf_lightning.audit.gaps import may_turn
 from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
 from fairrf_lightning.audit.tables import not_compared, nothing_to_compare
 from fairrf_lightning.callbacks.run_files import package_versions
-from fairrf_lightning.certificate.gap import adds_nothing
+from fairrf_lightning.certificate.bound import adds_nothing
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import (
@@ -391,8 +391,7 @@ def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> Ce
 
 def certificate_commands(run: Path, checkpoint: Path) -> str:
     """Return the commands that write a certificate for a checkpoint of a run, and report the run with it."""
-    # The config comes first: it may hold the checkpoint that fit resumed from.
-    model = ("certify", "--config", run / "config.yaml", "--ckpt_path", checkpoint)
+    model = ("certify", checkpoint)
     proxies = run / "proxies.yaml"
     return "\n".join(
         [

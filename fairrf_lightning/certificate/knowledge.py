@@ -1,4 +1,4 @@
-"""What is known of S: its share and its correlations with columns, from a file or a sample."""
+"""Knowledge about S: its share and its correlations with columns, from a file or from a sample."""
 
 from __future__ import annotations
 
@@ -10,25 +10,29 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fairrf_lightning.certificate.audit_sample import sample_box
-from fairrf_lightning.certificate.dual import Box
+from fairrf_lightning.certificate.bound import Array, Box
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import TableSpec, check_column, make_frame
 from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.files import read_file
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.metrics.intervals import wilson_interval
+
+_MIN_ROWS = 100
+_MIN_EACH = 10  # rows of a group; and half of the rows off a column's most frequent value
+_DRAWS = 2000
 
 
 @dataclass(frozen=True)
-class Proxies:
-    """Where the correlations of S with columns lie, and its share.
+class Knowledge:
+    """Limits of the correlations of S with columns, and of its share.
 
     Args:
         names: Encoded columns, such as ``age`` and ``relationship=Wife``.
         box: Limits of their correlations with S, in the same order.
         share: Limits of the share of rows with S = 1.
-        group: What S = 1 means.
-        source: Where this is known from.
+        group: Name of the group with S = 1.
+        source: File that this is known from.
         level: Confidence at which all limits hold together; ``None`` if they are taken as given.
     """
 
@@ -40,11 +44,11 @@ class Proxies:
     level: float | None = None
 
 
-def read_proxies(path: str, columns: Sequence[str]) -> Proxies:
-    """Read a file of ``share``, ``correlations`` and, if wanted, ``group``.
+def read_knowledge(path: str, columns: Sequence[str]) -> Knowledge:
+    """Read a file with ``share``, ``correlations`` and optionally ``group``.
 
     Args:
-        path: YAML file; each figure is a number or ``[low, high]``.
+        path: YAML file; each value is a number or ``[low, high]``.
         columns: Encoded columns that may be named.
     """
     content = _load(path)
@@ -67,11 +71,11 @@ def read_proxies(path: str, columns: Sequence[str]) -> Proxies:
     share = _limits(path, "share", content["share"])
     if not 0 < share[0] <= share[1] < 1:
         raise InputError(f"{path}: share {content['share']}: expected a number between 0 and 1.")
-    return Proxies(names, Box(low, high), share, str(content.get("group", "S = 1")), path)
+    return Knowledge(names, Box(low, high), share, str(content.get("group", "S = 1")), path)
 
 
-def proxies_template(columns: Sequence[str]) -> str:
-    """Return a file for :func:`read_proxies` that claims next to nothing, to be filled in.
+def knowledge_template(columns: Sequence[str]) -> str:
+    """Return the text of a file for :func:`read_knowledge` with the widest limits, to be filled in.
 
     Args:
         columns: Encoded columns whose correlation with S may be known.
@@ -91,7 +95,7 @@ def proxies_template(columns: Sequence[str]) -> str:
     )
 
 
-def sample_proxies(
+def sampled_knowledge(
     path: str,
     data: TabularDataModule,
     features: Sequence[str],
@@ -99,18 +103,26 @@ def sample_proxies(
     sensitive: str,
     group: str | None,
     level: float,
-) -> Proxies:
+) -> Knowledge:
     """Estimate correlations and share from rows where S is known.
 
     Args:
         path: CSV or Parquet file with the columns ``features`` and ``sensitive``.
-        data: Says how columns are encoded.
+        data: The data, whose encoding is used.
         features: Features of the data, whose encoded columns are used.
         sensitive: The column of S.
         group: The value of S that counts as 1; by default the first of two.
         level: Level at which all intervals hold together.
     """
-    encoder = part_of(data.encoder, features)
+    for name in features:
+        check_column("columns", name, data.encoder.owners)
+    whole = data.encoder
+    encoder = TableEncoder(
+        scales={name: scale for name, scale in whole.scales.items() if name in features},
+        categories={name: found for name, found in whole.categories.items() if name in features},
+        fills={name: fill for name, fill in whole.fills.items() if name in features},
+        indicators=[name for name in whole.indicators if name in features],
+    )
     raw = read_file(Path(path))
     kinds = encoder.kinds
     for name in (*kinds, sensitive):
@@ -125,19 +137,70 @@ def sample_proxies(
     member = np.asarray(frame[sensitive] == group, dtype=np.float64)
     box, share = sample_box(columns, member, level)
     source = f"{path} ({len(frame):,} rows)"
-    return Proxies(encoder.columns, box, share, group, source, level)
+    return Knowledge(encoder.columns, box, share, group, source, level)
 
 
-def part_of(encoder: TableEncoder, features: Sequence[str]) -> TableEncoder:
-    """Return the encoder of some of the features."""
-    for name in features:
-        check_column("columns", name, encoder.owners)
-    return TableEncoder(
-        scales={name: scale for name, scale in encoder.scales.items() if name in features},
-        categories={name: found for name, found in encoder.categories.items() if name in features},
-        fills={name: fill for name, fill in encoder.fills.items() if name in features},
-        indicators=[name for name in encoder.indicators if name in features],
-    )
+def sample_box(
+    columns: Array, sensitive: Array, level: float = 0.96, seed: int = 0
+) -> tuple[Box, tuple[float, float]]:
+    """Estimate intervals of S's correlations with the columns and of its share, together at ``level``.
+
+    The share gets a quarter of the error and Wilson's interval. The correlations get intervals
+    ``tanh(atanh(r) -+ c se)`` with standard errors from the bootstrap and one factor ``c`` for all, which is
+    such that the largest deviation over the columns stays below it (the bootstrap of the maximum). A
+    column that hardly varies in the sample gets the interval [-1, 1].
+
+    Args:
+        columns: Columns ``(n, K)`` of the sampled rows.
+        sensitive: S of them, 0 or 1.
+        level: Level at which all intervals hold together.
+        seed: Seed of the bootstrap.
+    """
+    counts = int(sensitive.sum()), int(len(sensitive) - sensitive.sum())
+    if len(sensitive) < _MIN_ROWS or min(counts) < _MIN_EACH:
+        raise InputError(
+            f"audit sample: {counts[0]} rows of the group and {counts[1]} others, expected at least "
+            f"{_MIN_ROWS} in all and {_MIN_EACH} of each. A few hundred give a useful bound."
+        )
+    low, high = wilson_interval(counts[0], len(sensitive), 1 - (1 - level) / 4)
+    share = float(low), float(high)
+    box = Box(np.full(columns.shape[1], -1.0), np.full(columns.shape[1], 1.0))
+    usable = np.flatnonzero(_minority(columns) >= 2 * _MIN_EACH)
+    if len(usable):
+        found = _bootstrap_limits(columns[:, usable], sensitive, 1 - (1 - level) * 3 / 4, seed)
+        box.low[usable], box.high[usable] = found
+    return box, share
+
+
+def _minority(columns: Array) -> Array:
+    """Return the number of rows without a column's most frequent value."""
+    frequent = [np.unique(column, return_counts=True)[1].max() for column in columns.T]
+    return len(columns) - np.array(frequent, dtype=np.float64)
+
+
+def _bootstrap_limits(columns: Array, sensitive: Array, level: float, seed: int) -> tuple[Array, Array]:
+    size = len(sensitive)
+    weights = np.random.default_rng(seed).multinomial(size, np.full(size, 1 / size), size=_DRAWS) / size
+    scaled = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+    estimate = _fisher(np.full((1, size), 1 / size), scaled, sensitive)[0]
+    drawn = _fisher(weights, scaled, sensitive)
+    error = drawn.std(axis=0)
+    # At least the error of Fisher's formula: with few rows in a cell the bootstrap underestimates it.
+    error = np.maximum(error, 1 / np.sqrt(size - 3))
+    largest = (np.abs(drawn - estimate) / error).max(axis=1)
+    factor = float(np.quantile(largest, level, method="higher"))
+    return np.tanh(estimate - factor * error), np.tanh(estimate + factor * error)
+
+
+def _fisher(weights: Array, columns: Array, sensitive: Array) -> Array:
+    """Return atanh of the correlations under each of the weights, ``(draws, K)``."""
+    share = weights @ sensitive
+    mean = weights @ columns
+    product = weights @ (columns * sensitive[:, None]) - mean * share[:, None]
+    variance = np.maximum(weights @ columns**2 - mean**2, 0.0) * (share * (1 - share))[:, None]
+    rho = np.divide(product, np.sqrt(variance), out=np.zeros_like(product), where=variance > 1e-12)
+    limited: Array = np.arctanh(np.clip(rho, -1 + 1e-9, 1 - 1e-9))
+    return limited
 
 
 def chosen_group(values: Sequence[str], group: str | None, sensitive: str) -> str:

@@ -1,35 +1,67 @@
-"""The certified bound on the demographic parity gap of given rows."""
+"""The certified bound on the demographic parity gap of given rows, for an S that was not observed.
+
+Let s be S standardised, X the columns standardised on the rows, and r = p - X y the residual of the
+prediction for any weights y. Then
+
+    cov(s, p) = a' y + cov(s, r),     with a = corr(S, X) somewhere in a box,
+
+and cov(s, r) is at most sd(r) for any S, or at most T_q(r) / sqrt(q (1 - q)) for a binary S with share q,
+where T_q(r) is E[S r] if S were 1 exactly on the share q of the rows with the largest r. So **every** y
+proves an upper bound. The search below only makes it small; an inexact search cannot make it wrong. With the
+first bound of cov(s, r) and a known ``a``, the least upper bound is the tight interval by positive
+semi-definiteness. No matrix is inverted, so columns may be collinear. With the second it is the value of a
+linear programme over all S between 0 and 1, so that no better bound exists.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fairrf_lightning.certificate.dual import (
-    Array,
-    Box,
-    residual_spread,
-    second_moments,
-    weights_any,
-    weights_binary,
-)
 from fairrf_lightning.certificate.theorems import k_feature_interval
 from fairrf_lightning.errors import InputError
 
-_CELLS = 64  # an interval of shares is cut into so many, each with its own worst case
+Array: TypeAlias = NDArray[np.float64]
+Objective: TypeAlias = Callable[[Array, float], tuple[float, Array, Array]]
+
+_MAX_ROWS = 50_000  # in the search for weights; the bound is computed on all rows
+_MAX_STEPS = 60
+_CELLS = 64  # an interval of shares is cut into this many cells, each with a worst case of its own
 _TOLERANCE = 1e-6
 _MAX_SHARE_OF_TRIVIAL = 0.95
 
 
+class ImpossibleError(InputError):
+    """No S can have the correlations that were given."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """Limits of the correlations of S with the columns, each ``(K,)``."""
+
+    low: Array
+    high: Array
+
+    def support(self, weights: Array) -> float:
+        """Return the largest value of ``a' weights`` over the box."""
+        return float(np.maximum(weights * self.low, weights * self.high).sum())
+
+    def widened(self, by: float) -> Box:
+        """Return the box with all limits moved outwards, not beyond -1 and 1."""
+        return Box(np.maximum(self.low - by, -1.0), np.minimum(self.high + by, 1.0))
+
+
 @dataclass(frozen=True)
 class GapBound:
-    """What is certain of ``E[p | S=1] - E[p | S=0]`` on given rows.
+    """Certain limits of ``E[p | S=1] - E[p | S=0]`` on given rows.
 
     Args:
         low: Least possible gap.
@@ -59,9 +91,9 @@ class GapBound:
 
 
 def adds_nothing(low: float, high: float, trivial: float) -> bool:
-    """Return whether limits of the gap say hardly more than the bound from S's share alone.
+    """Return whether limits of the gap are hardly better than the bound from S's share alone.
 
-    They do if the bound is below 95 % of that one, or if a gap is certain.
+    They are better if the bound is below 95 % of that one, or if a gap is certain.
 
     Args:
         low: Least possible gap.
@@ -80,7 +112,7 @@ def gap_bound(
     correlations: Tensor | tuple[Tensor, Tensor],
     share: float | tuple[float, float],
 ) -> GapBound:
-    """Bound the gap between the groups of a binary S that was not seen.
+    """Bound the gap between the groups of a binary S that was not observed.
 
     The bound is certain for these rows, whatever S is, if S has the share and the correlations with the
     columns that are given, on these rows. It holds for probabilities and for decisions (0 or 1) alike.
@@ -117,7 +149,7 @@ def gap_bound(
 
 
 def box_bound(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -> GapBound:
-    """Do the work of :func:`gap_bound`, for columns that are standardised."""
+    """Return what :func:`gap_bound` returns, for standardised columns."""
     spread = float(preds.std())
     if np.ptp(preds) == 0:
         return GapBound(0.0, 0.0, (0.0, 0.0), dict.fromkeys(("share", "paper", "tight", "binary"), 0.0), 0.0)
@@ -136,7 +168,7 @@ def box_bound(preds: Array, columns: Array, box: Box, share: tuple[float, float]
 
 
 def standardise(columns: Array) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
-    """Return the columns that vary with mean 0 and deviation 1, and which these are."""
+    """Return the columns that vary, with mean 0 and deviation 1, and a mask of them."""
     mean, std = columns.mean(axis=0), columns.std(axis=0)
     varies = (np.ptp(columns, axis=0) > 0) & (std > 1e-12 * np.abs(mean))
     return (columns[:, varies] - mean[varies]) / std[varies], varies
@@ -172,7 +204,7 @@ def roots(share: tuple[float, float]) -> tuple[float, float]:
 
 
 def share_edges(share: tuple[float, float]) -> Array:
-    """Cut an interval of shares into cells, and return their edges."""
+    """Return the edges of the cells of an interval of shares."""
     return np.linspace(*share, _CELLS + 1) if share[0] < share[1] else np.array(share)
 
 
@@ -190,7 +222,7 @@ def _binary_gap(
             for cell, top in zip(cells, tops, strict=True)
         ]
         bounds = np.minimum(bounds, found)
-    return float(bounds.max()) + 1e-9  # what rounding may have cost
+    return float(bounds.max()) + 1e-9  # covers rounding
 
 
 def _top_sums(residual: Array, edges: Array) -> Array:
@@ -216,13 +248,9 @@ def _check_possible(up: _Upper, down: _Upper, spread: float) -> None:
     if up.covariance + down.covariance < -_TOLERANCE * spread or up.binary + down.binary < -_TOLERANCE:
         raise ImpossibleError(
             "correlations: no S can have these correlations with these columns on these rows. Take all of "
-            "them, and the share, from the same source; where a figure is rounded or another population's, "
+            "them, and the share, from the same source; where a number is rounded or of another population, "
             "give an interval [low, high]."
         )
-
-
-class ImpossibleError(InputError):
-    """No S can have the correlations that were given."""
 
 
 def _checked(
@@ -242,3 +270,106 @@ def _checked(
             f"share = {share}: expected a number between 0 and 1, or such limits, the lower first."
         )
     return box, limits
+
+
+def second_moments(preds: Array, columns: Array) -> tuple[Array, Array, float]:
+    """Return ``C``, the covariances with the prediction, and its variance; ``columns`` are standardised."""
+    centred = preds - preds.mean()
+    size = len(preds)
+    return columns.T @ columns / size, columns.T @ centred / size, float(centred @ centred / size)
+
+
+def residual_spread(weights: Array, moments: tuple[Array, Array, float]) -> float:
+    """Return sd(r), rounded up to cover cancellation."""
+    corr, cov, variance = moments
+    square = variance - 2 * cov @ weights + weights @ corr @ weights
+    lost = 8 * np.finfo(np.float64).eps * len(cov) * (np.sqrt(variance) + np.abs(weights).sum()) ** 2
+    return float(np.sqrt(max(square, 0.0) + lost))
+
+
+def weights_any(moments: tuple[Array, Array, float], box: Box) -> Array:
+    """Find weights that make ``support(y) + sd(r)`` small: the bound for any S."""
+    corr, cov, variance = moments
+    scale = np.sqrt(variance)
+
+    def objective(y: Array, smooth: float) -> tuple[float, Array, Array]:
+        spread = np.sqrt(max(1 - 2 * cov @ y / scale + y @ corr @ y, 0.0) + smooth**2)
+        slope = (corr @ y - cov / scale) / spread
+        value, gradient, curvature = _box_terms(y, box, smooth)
+        return (
+            spread + value,
+            slope + gradient,
+            (corr - np.outer(slope, slope)) / spread + np.diag(curvature),
+        )
+
+    stages = 10.0 ** -np.arange(1.0, 9.5, 0.5)
+    weights: Array = scale * _minimise(objective, np.zeros_like(cov), stages, floor=-1.5)
+    return weights
+
+
+def weights_binary(preds: Array, columns: Array, box: Box, share: float, start: Array) -> Array:
+    """Find weights that make ``support(y) + T_q(r) / sqrt(q (1 - q))`` small: the bound for a binary S.
+
+    ``T_q(r)`` is the least value over t of ``mean((r - t)_+) + q t`` for a centred r.
+    """
+    centred = preds - preds.mean()
+    scale = float(centred.std()) or 1.0
+    first = np.append(start, np.quantile(centred - columns @ start, 1 - share)) / scale
+    rows = np.arange(len(preds))
+    if len(preds) > _MAX_ROWS:
+        rows = np.linspace(0, len(preds) - 1, _MAX_ROWS).astype(np.intp)
+        box = box.widened(3 / np.sqrt(_MAX_ROWS))  # correlations on these rows are a little different
+    design = np.column_stack([columns[rows], np.ones(len(rows))])
+    objective = _binary_objective(centred[rows] / scale, design, box, share)
+    found = _minimise(objective, first, 10.0 ** -np.arange(0.5, 4.5, 0.5), floor=-1.5)
+    weights: Array = scale * found[:-1]
+    return weights
+
+
+def _binary_objective(preds: Array, design: Array, box: Box, share: float) -> Objective:
+    size, root = len(preds), np.sqrt(share * (1 - share))
+
+    def objective(point: Array, smooth: float) -> tuple[float, Array, Array]:
+        excess = preds - design @ point
+        length = np.sqrt(excess**2 + smooth**2)
+        slope = -design.T @ (1 + excess / length) / (2 * size * root)
+        slope[-1] += share / root
+        curvature = (design.T * (smooth**2 / (2 * length**3))) @ design / (size * root)
+        value, gradient, bend = _box_terms(point[:-1], box, smooth)
+        return (
+            float((excess + length).mean() / 2 + share * point[-1]) / root + value,
+            slope + np.append(gradient, 0.0),
+            curvature + np.diag(np.append(bend, 0.0)),
+        )
+
+    return objective
+
+
+def _box_terms(y: Array, box: Box, smooth: float) -> tuple[float, Array, Array]:
+    middle, half = (box.high + box.low) / 2, (box.high - box.low) / 2
+    length = np.sqrt(y**2 + smooth**2)
+    return float(middle @ y + half @ length), middle + half * y / length, half * smooth**2 / length**3
+
+
+def _minimise(objective: Objective, point: Array, stages: Array, floor: float) -> Array:
+    """Minimise a smoothed convex function by Newton's method, with less and less smoothing."""
+    identity = np.eye(len(point))
+    for smooth in stages if len(point) else ():
+        found = objective(point, smooth)
+        for _ in range(_MAX_STEPS):
+            value, gradient, hessian = found
+            if value < floor:
+                return point  # no S has such correlations, and this point proves it
+            ridge = 1e-12 * (1 + np.trace(hessian) / len(point))
+            step = -np.linalg.solve(hessian + ridge * identity, gradient)
+            decrease = -float(gradient @ step)
+            if not decrease > 1e-13:
+                break
+            for length in 0.5 ** np.arange(27):
+                found = objective(point + length * step, smooth)
+                if found[0] <= value - 0.1 * length * decrease:
+                    point = point + length * step
+                    break
+            else:
+                break  # only rounding is left
+    return point

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fairrf_lightning.certificate.proxies import chosen_group, read_proxies
+from fairrf_lightning.certificate.knowledge import chosen_group, read_knowledge
 from fairrf_lightning.errors import InputError
 
 COLUMNS = ["age", "job=clerk", "job=nurse"]
@@ -13,7 +13,7 @@ COLUMNS = ["age", "job=clerk", "job=nurse"]
 def test_numbers_and_intervals_are_read(tmp_path: Path) -> None:
     path = tmp_path / "proxies.yaml"
     path.write_text("group: women\nshare: [0.3, 0.4]\ncorrelations:\n  age: -0.1\n  job=nurse: [0.2, 0.3]\n")
-    known = read_proxies(str(path), COLUMNS)
+    known = read_knowledge(str(path), COLUMNS)
     assert known.names == ["age", "job=nurse"]
     assert known.box.low.tolist() == [-0.1, 0.2]
     assert known.box.high.tolist() == [-0.1, 0.3]
@@ -41,12 +41,12 @@ def test_bad_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "proxies.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
-        read_proxies(str(path), COLUMNS)
+        read_knowledge(str(path), COLUMNS)
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        read_proxies(str(tmp_path / "no.yaml"), COLUMNS)
+        read_knowledge(str(tmp_path / "no.yaml"), COLUMNS)
 
 
 def test_group_must_be_named_among_many() -> None:
