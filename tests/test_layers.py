@@ -36,12 +36,8 @@ LEFT: set[tuple[str, str]] = {
     ("audit/command.py", "option_parser"),
     ("audit/command.py", "report"),
     ("audit/labels.py", "option_parser"),
-    ("certificate/command.py", "audit"),
-    ("certificate/command.py", "option_parser"),
-    ("certificate/show.py", "report"),
     ("experiments/grid_command.py", "cli"),
     ("experiments/grid_command.py", "report"),
-    ("suggest/command.py", "cli"),
 }
 
 
