@@ -26,9 +26,14 @@ from torch import Tensor
 import fairrf_lightning.datamodules
 import fairrf_lightning.methods  # noqa: F401 - a checkpoint may name a class of either
 from fairrf_lightning.backbones import BACKBONES
-from fairrf_lightning.callbacks.best_checkpoint import BEST, LAST, BestCheckpoint
-from fairrf_lightning.checkpoint_check import check_class_paths, check_plain, plain_parameters, restoring
-from fairrf_lightning.checkpoint_file import load_checkpoint
+from fairrf_lightning.callbacks.checkpointing import BEST, LAST, BestCheckpoint
+from fairrf_lightning.checkpoints import (
+    check_class_paths,
+    check_plain,
+    load_checkpoint,
+    plain_parameters,
+    restoring,
+)
 from fairrf_lightning.class_paths import class_path, import_class
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule

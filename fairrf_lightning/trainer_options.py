@@ -9,8 +9,8 @@ from jsonargparse import Namespace, dict_to_namespace
 from lightning import Callback
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
-from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
-from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
+from fairrf_lightning.callbacks.checkpointing import BestCheckpoint
+from fairrf_lightning.callbacks.run_files import PredictionWriter
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import InputError
 

@@ -12,7 +12,7 @@ import yaml
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
-from fairrf_lightning.checkpoint_check import weights_digest
+from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.cli import main
 from fairrf_lightning.presets import preset_names
 

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from fairrf_lightning.callbacks.attachment import Attachment, BatchPart
-from fairrf_lightning.callbacks.restored import restored
+from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError, check_choice
 from fairrf_lightning.functional import Rule, check_beta
 from fairrf_lightning.notices import collapse_notice, never_updated_notice

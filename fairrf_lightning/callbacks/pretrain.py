@@ -12,8 +12,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from fairrf_lightning.callbacks.penalised_checkpoint import PenalisedCheckpoint
-from fairrf_lightning.callbacks.restored import restored
+from fairrf_lightning.callbacks.checkpointing import PenalisedCheckpoint
+from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.penalty import RelatedFeaturePenalty

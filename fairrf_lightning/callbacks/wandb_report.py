@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
 
-from fairrf_lightning.callbacks.best_checkpoint import chosen_by
+from fairrf_lightning.callbacks.checkpointing import chosen_by
 from fairrf_lightning.metrics.counts import GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import RelatedFeaturePenalty

@@ -19,10 +19,16 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fairrf_lightning.callbacks import WandbReport
-from fairrf_lightning.callbacks.best_checkpoint import BEST, BestCheckpoint, chosen_by
-from fairrf_lightning.callbacks.run_record import RunRecord, add_to_record
-from fairrf_lightning.checkpoint_check import check_checkpoint, restoring
-from fairrf_lightning.checkpoint_file import WholeFileIO
+from fairrf_lightning.callbacks.checkpointing import (
+    BEST,
+    BestCheckpoint,
+    StoppedBySignal,
+    StopRequest,
+    chosen_by,
+    exit_by_signal,
+)
+from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
+from fairrf_lightning.checkpoints import WholeFileIO, check_checkpoint, restoring
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
@@ -30,7 +36,6 @@ from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.presets import recommended
 from fairrf_lightning.results import print_notices, print_results
 from fairrf_lightning.short_names import ShortNameParser
-from fairrf_lightning.stop_signals import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.tracking.wandb_logger import use_patient_logger
 from fairrf_lightning.trainer_options import (
     BUILT_IN,
@@ -70,7 +75,7 @@ class FairRFCLI(LightningCLI):
         config = self.config[self.config.subcommand]
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
             raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
-        self._checkpoint = check_checkpoint(config, self.config.subcommand)
+        self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
 
     def _parse_ckpt_path(self) -> None:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from fairrf_lightning.audit.gaps import may_turn, needs_labels
 from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
 from fairrf_lightning.audit.tables import not_compared
-from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.commands import certificate_commands, report_commands

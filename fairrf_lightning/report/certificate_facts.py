@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairrf_lightning.certificate.gap import adds_nothing
-from fairrf_lightning.checkpoint_check import weights_digest
+from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import read_checkpoint
 from fairrf_lightning.metrics.decisions import SAME_DECISION

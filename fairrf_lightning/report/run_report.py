@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fairrf_lightning.audit.notices import notices
-from fairrf_lightning.callbacks.run_record import package_versions
+from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.load import RunFolder, read_checkpoint
 from fairrf_lightning.notices import vanilla_notice

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
-from fairrf_lightning.callbacks.run_record import describe_data
+from fairrf_lightning.callbacks.run_files import describe_data
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 

@@ -1,21 +1,35 @@
-"""Keeps two checkpoints of a run: ``best.ckpt`` to use, ``last.ckpt`` to resume from."""
+"""Checkpoints of a run: ``best.ckpt`` to use, ``last.ckpt`` to resume from, also after SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import threading
 import time
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.stop_signals import StopRequest
+from fairrf_lightning.metrics.decisions import is_constant
+from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.run_state import in_pretraining
 
 BEST = "best.ckpt"
 LAST = "last.ckpt"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_Handler = Callable[[int, FrameType | None], None]
+_NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -200,6 +214,25 @@ class BestCheckpoint(ModelCheckpoint):
         return self.stop_request is not None and self.stop_request.agreed(trainer)
 
 
+class PenalisedCheckpoint(ModelCheckpoint):
+    """Lightning's ModelCheckpoint for a fairness gap: it skips models whose gap means nothing.
+
+    It skips the epochs of pretraining, and models that give every validation row the same decision (where
+    ``val_positive_share`` is logged, as FairRFModule does). An untrained model has no gap, so the
+    smallest gap alone would choose it. The arguments are those of ModelCheckpoint.
+    """
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Return whether this model is among the best ``save_top_k`` that count."""
+        share = trainer.callback_metrics.get("val_positive_share")
+        constant = share is not None and is_constant(float(share))
+        skipped = constant or in_pretraining(trainer, trainer.lightning_module)
+        # One decision for all ranks: a module of the user's may log a share of each rank's own rows.
+        if not trainer.strategy.reduce_boolean_decision(not skipped, all=False):
+            return False
+        return super().check_monitor_top_k(trainer, current)
+
+
 def chosen_by(trainer: Trainer) -> ModelCheckpoint | None:
     """Return the callback whose best checkpoint is that of the run: the built-in one, if there is one.
 
@@ -242,3 +275,115 @@ def _validates_now(trainer: Trainer) -> bool:
     """Whether a validation follows this batch."""
     fetcher: Any = trainer.fit_loop._data_fetcher  # noqa: SLF001
     return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)  # noqa: SLF001
+
+
+class StoppedBySignal(SystemExit):
+    """The end of a process that a signal has stopped: 143 for SIGTERM, 130 for Ctrl-C."""
+
+    def __init__(self, number: int, resume: str = "") -> None:
+        super().__init__(128 + number)
+        self._number = number
+        self._resume = resume
+
+    def explain(self) -> None:
+        """Print what has stopped the process, and how to resume."""
+        name = _NAMES[signal.Signals(self._number)]
+        rank_zero_only(_print)(f"\nStopped by {name}; {self._resume or 'nothing was saved by that.'}")
+
+
+@contextmanager
+def exit_by_signal() -> Iterator[None]:
+    """Raise :class:`StoppedBySignal` within the block when SIGTERM or Ctrl-C arrives."""
+    before = _handle(_stop_now)
+    try:
+        yield
+    finally:
+        _put_back(before)
+
+
+def _handle(handler: _Handler) -> dict[int, Any]:
+    """Set the handler of our signals and return the previous ones; Python allows the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number in _SIGNALS}
+
+
+def _put_back(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _stop_now(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise StoppedBySignal(number)
+
+
+class StopRequest:
+    """Notes the first SIGTERM or Ctrl-C, so that training can save and stop after a batch.
+
+    A second signal stops at once.
+
+    Args:
+        args: The command line without the program's name, to print the command that resumes.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self._args = list(args)
+        self._number = 0
+        self._before: dict[int, Any] = {}
+
+    def listen(self) -> None:
+        """Take the place of Lightning's handlers, which end with code 0 or 1."""
+        if self._before:
+            return
+        self._number = 0
+        self._before = _handle(self._note)
+
+    def ignore(self) -> None:
+        """Put back the handlers that :meth:`listen` found."""
+        _put_back(self._before)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._number:
+            _stop_now(number, frame)
+        self._number = number
+
+    def agreed(self, trainer: Trainer) -> bool:
+        """Whether a process of the run was asked to stop; the same answer in all of them."""
+        if trainer.world_size == 1:
+            return self._number > 0
+        return bool(trainer.strategy.reduce_boolean_decision(self._number > 0, all=False))
+
+    def stop(self, trainer: Trainer, path: str) -> NoReturn:
+        """End the process, with the command that resumes from ``path``."""
+        self.ignore()
+        # Lightning's launcher takes another code of a process that it started for a crash.
+        if trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ:
+            raise SystemExit(0)
+        resume = f"step {trainer.global_step} is saved.\nResume with: {resume_command(self._args, path)}"
+        raise StoppedBySignal(self._number or signal.SIGTERM, resume)
+
+
+def resume_command(args: Sequence[str], path: str) -> str:
+    """Return the command line of this process, with ``--ckpt_path``.
+
+    >>> command = resume_command(["fit", "--ckpt_path", "old.ckpt", "--data", "adult"], "last.ckpt")
+    >>> command.partition(" fit")[2]
+    ' --data adult --ckpt_path last.ckpt'
+    """
+    kept: list[str] = []
+    skip = False
+    for arg in args:
+        if not skip and not arg.startswith("--ckpt_path="):
+            kept.append(arg)
+        skip = arg == "--ckpt_path"
+        if skip:
+            kept.pop()
+    return shell_command(*kept, "--ckpt_path", path)
+
+
+def _print(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
