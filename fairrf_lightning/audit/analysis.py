@@ -200,7 +200,7 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
     >>> people = pd.DataFrame({"sex": rng.choice(["f", "m"], 1000)})
     >>> result = audit(Scores.of_arrays(rng.integers(0, 2, 1000), rng.random((1, 1000)), people))
     >>> print(f"{result.groupings[0].gaps[0].value:.4f}")
-    0.0009
+    0.0272
     """
     for name in groups:
         if name not in scores.attributes:

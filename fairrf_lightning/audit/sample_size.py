@@ -1,9 +1,9 @@
 """The number of rows with a known sensitive attribute that an audit needs for an interval of a given width.
 
-With a pilot (an ``audit.json``, or shares and rates of the groups) samples of each size are simulated, and the
-answer is the smallest size at which the mean width of the gap's interval is as small as requested. Without
-rates it is the worst case: for two groups, a rate of one half in both. With more groups several may tie
-for the largest and for the smallest rate, which widens the interval; the hardest of a few simulated
+With a pilot (an ``audit.json``, or shares and rates of the groups) samples of each size are simulated, and
+the answer is the smallest size at which the mean width of the gap's interval is as small as requested.
+Without rates it is the worst case: for two groups, a rate of one half in both. With more groups several may
+tie for the largest and for the smallest rate, which widens the interval; the hardest of a few simulated
 patterns is taken.
 """
 
@@ -49,8 +49,8 @@ class SampleSize:
     rates: tuple[float, ...] | None
 
     def __repr__(self) -> str:
-        """Say it in a sentence."""
-        how = "whatever the rates" if len(self.group_rows) == 2 else "at the hardest rates found by simulation"
+        """Return the result as a sentence."""
+        how = "at the hardest rates found by simulation" if len(self.group_rows) > 2 else "whatever the rates"
         if self.rates is not None:
             how = "at rates " + ", ".join(f"{rate:.3f}" for rate in self.rates)
         return (

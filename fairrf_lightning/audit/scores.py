@@ -195,8 +195,9 @@ def score_checkpoint(
             )
         probabilities.append(against.probabilities.numpy())
         notices = [*notices, *against.run.notices]
-    source = {"kind": "checkpoint", "path": rows.checkpoint}
-    source |= {"against": against and against.checkpoint, "data": rows.data_name, "split": rows.split}
+    source: dict[str, Any] = {"kind": "checkpoint", "path": rows.checkpoint}
+    source["against"] = None if against is None else against.checkpoint
+    source |= {"data": rows.data_name, "split": rows.split}
     return Scores.of_arrays(
         rows.target.numpy(),
         np.stack(probabilities),

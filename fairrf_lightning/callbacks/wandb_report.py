@@ -35,7 +35,7 @@ class WandbReport(Callback):
     - Axes and summary values: metrics of an epoch on the epoch's axis; of ``val_acc`` the largest, of the
       losses the smallest, of all else the last value.
     - Each validation and test: selection rate, true and false positive rate and accuracy of each group, as
-      ``val_tpr/<group>``.
+      ``val_true_positive_rate/<group>``.
     - After training: accuracy against each gap over the epochs (``pareto/eo_gap``), and in the summary the
       values at the checkpoint that was chosen (``chosen/val_acc``).
     - After testing: tables with intervals (``test/results``, ``test/groups``, ``test/features``), and bars

@@ -20,7 +20,6 @@ from fairrf_lightning.audit.analysis import (
     not_compared,
     nothing_to_compare,
 )
-from fairrf_lightning.audit.scores import Scores
 from fairrf_lightning.cli.parsing import call
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.csv_files import write_csv
@@ -57,6 +56,7 @@ def run_audit(args: Sequence[str]) -> Audit:
 
 def audit_command(
     source: Path,
+    *,
     groups: list[str] | None = None,
     against: str = "",
     split: str = "test",
@@ -98,8 +98,11 @@ def audit_command(
     """
     _check_options(threshold, level, min_rows, out)
     if is_checkpoint(source):
-        if column := prob or decision or target:
-            raise InputError(f"{column}: {source} is a checkpoint; columns are named for files of predictions.")
+        for option, column in (("prob", prob), ("decision", decision), ("target", target)):
+            if column is not None:
+                raise InputError(
+                    f"--{option} {column}: names a column of predictions, but {source} is a checkpoint."
+                )
         load = partial(_evaluate, split=split, groups=groups or (), data_options=data_options, trust=trust)
         rows = load(source)
         _check_data(data, rows)
@@ -108,8 +111,18 @@ def audit_command(
         scores = score_checkpoint(rows, load(Path(against)) if against else None, threshold)
     else:
         if data or data_options:
-            raise InputError(f"--data: {source} is a file of predictions, not a checkpoint.")
-        scores = _read(source, groups or (), target, prob, decision, against or None, threshold)
+            raise InputError(f"--data: only for a checkpoint; {source} is a file of predictions.")
+        if against and is_checkpoint(Path(against)):
+            raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
+        scores = read_predictions(
+            source,
+            groups or (),
+            target=target,
+            prob=prob,
+            decision=decision,
+            against=against or None,
+            threshold=threshold,
+        )
     result = audit(scores, level=level, min_rows=min_rows)
     found = result.to_dict()
     print_audit(found)
@@ -126,10 +139,11 @@ def audit_command(
 
 def sample_size_command(
     width: float,
+    *,
     gap: str = "dDP",
     pilot: Path | None = None,
     grouping: str = "",
-    shares: list[float] = [0.5, 0.5],  # noqa: B006 - never changed
+    shares: Sequence[float] = (0.5, 0.5),
     rates: list[float] | None = None,
     base_rates: list[float] | None = None,
     level: float = 0.95,
@@ -212,22 +226,6 @@ def _check_options(threshold: float, level: float, min_rows: int, out: Path) -> 
         check_writable(out)
 
 
-def _read(
-    source: Path,
-    groups: Sequence[str],
-    target: str | None,
-    prob: str | None,
-    decision: str | None,
-    against: str | None,
-    threshold: float,
-) -> Scores:
-    if against and is_checkpoint(Path(against)):
-        raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
-    return read_predictions(
-        source, groups, target=target, prob=prob, decision=decision, against=against, threshold=threshold
-    )
-
-
 def _evaluate(
     path: Path,
     *,
@@ -245,8 +243,8 @@ def _check_data(name: str, rows: EvaluatedRows) -> None:
     known = {kind.name: kind for kind in vars(datamodules).values() if hasattr(kind, "name")}
     if name in known and not isinstance(rows.data, known[name]):
         raise InputError(
-            f"--ckpt_path {rows.checkpoint}: this checkpoint was trained on {type(rows.data).__name__}, not on "
-            f"{known[name].__name__}."
+            f"{rows.checkpoint}: this checkpoint was trained on {type(rows.data).__name__}, not on "
+            f"{known[name].__name__} (--data {name})."
         )
 
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairrf_lightning.audit.gaps import may_turn, needs_labels
-from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
-from fairrf_lightning.audit.tables import not_compared
+from fairrf_lightning.audit.analysis import has_labels, has_same_decision, may_turn, not_compared, notices
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder
+from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.report.commands import certificate_commands, report_commands
 from fairrf_lightning.report.extremes import about_groups
 from fairrf_lightning.report.facts import Absent, AccuracyAgainst, Estimate, Facts, Gap, GroupRates, Verdict
@@ -40,6 +39,7 @@ _RATES = {
 }
 REPORTED_LEVEL = 0.95  # the page and the card say "95 %" throughout
 _ORDER = ("dEO", "dDP", "dEOdds")
+_NEEDING_LABELS = {gap.label for gap in GAPS.values() if gap.needs_labels}
 _MODEL = (
     "An audit is about a model's decisions, not about how it was trained; the report of its run has this."
 )
@@ -203,7 +203,7 @@ def audit_gaps(result: Mapping[str, Any]) -> list[Gap]:
         gap
         for grouping in result["groupings"]
         for gap in sorted(_gaps(grouping), key=lambda gap: _ORDER.index(gap.name))
-        if has_labels(result) or not needs_labels(gap.name)
+        if has_labels(result) or gap.name not in _NEEDING_LABELS
     ]
     return sorted(found, key=lambda gap: gap.mode)
 

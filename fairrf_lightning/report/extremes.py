@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fairrf_lightning.audit.tables import nothing_to_compare
+from fairrf_lightning.audit.analysis import nothing_to_compare
 from fairrf_lightning.report.wording import percent
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
+from fairrf_lightning.audit import audit, score_checkpoint
 from fairrf_lightning.audit.checkpoint import evaluate_checkpoint
-from fairrf_lightning.audit.command import count_rows
-from fairrf_lightning.audit.result import audit
 from fairrf_lightning.cli_errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.load import EvaluatedRows, RunFolder
@@ -40,15 +38,8 @@ def audit_run(
         if against is not None or groups:
             raise
         return Absent(f"The checkpoint could not be audited again: {explain(error)}")
-    probabilities = [rows.probabilities.numpy()]
-    if against is not None:
-        probabilities.append(_same_rows(rows, _evaluate(against, groups), against))
-    attributes = [str(name) for name in rows.attributes]
-    cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes)
-    other = None if against is None else str(against.best_checkpoint)
-    source = {"kind": "checkpoint", "path": rows.checkpoint, "against": other}
-    source |= {"data": rows.data_name, "split": rows.split}
-    return audit(cells, attributes, source=source, compared=rows.compared)
+    other = None if against is None else _evaluate(against, groups)
+    return audit(score_checkpoint(rows, other)).to_dict()
 
 
 def _evaluate(run: RunFolder, groups: Sequence[str]) -> EvaluatedRows:
@@ -58,12 +49,3 @@ def _evaluate(run: RunFolder, groups: Sequence[str]) -> EvaluatedRows:
     with quiet_lightning():
         options = ["--config", str(run.path / "config.yaml"), "--ckpt_path", str(checkpoint)]
         return evaluate_checkpoint(options, attributes=groups)
-
-
-def _same_rows(rows: EvaluatedRows, other: EvaluatedRows, run: RunFolder) -> np.ndarray[Any, Any]:
-    if not np.array_equal(rows.rows.numpy(), other.rows.numpy()):
-        raise InputError(
-            f"--against {run.path}: the test rows of the two runs differ; train both with the same data "
-            "and seed."
-        )
-    return other.probabilities.numpy()

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fairrf_lightning.audit.notices import notices
+from fairrf_lightning.audit.analysis import notices
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.load import RunFolder, read_checkpoint

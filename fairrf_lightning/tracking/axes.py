@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 GAP_LABELS = {gap.key: f"{gap.label}, {gap.name}" for gap in GAPS.values()}
 RATES = {
     "selection_rate": "Selection rate",
-    "tpr": "True positive rate",
-    "fpr": "False positive rate",
+    "true_positive_rate": "True positive rate",
+    "false_positive_rate": "False positive rate",
     "accuracy": "Accuracy",
 }
 

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fairrf_lightning.audit.command import count_rows
-from fairrf_lightning.audit.result import audit
-from fairrf_lightning.audit.tables import print_audit
+from fairrf_lightning.audit import Scores, audit
 from fairrf_lightning.cli import main
+from fairrf_lightning.cli.audit import print_audit
 from fairrf_lightning.report.audit_facts import audit_facts
 from fairrf_lightning.report.facts import Estimate
 from fairrf_lightning.report.page import figures_of, render_card, render_page
@@ -64,7 +63,7 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
     assert of_audit.is_file()
     with pytest.raises(SystemExit):
         main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
-    assert "the test rows of the two runs differ" in capsys.readouterr().err
+    assert "the test rows of the two checkpoints differ" in capsys.readouterr().err
 
 
 def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
@@ -135,9 +134,9 @@ def test_the_headline_says_which_groups_the_gap_lies_between() -> None:
     rng = np.random.default_rng(0)
     groups = pd.DataFrame({"race": ["a"] * 500 + ["b"] * 500 + ["c"] * 3})
     probs = np.r_[rng.uniform(0.3, 1.0, 500), rng.uniform(0.0, 0.7, 500), [0.9] * 3]
-    cells = count_rows((probs > 0.4).astype(int), probs[None], groups)
     source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    said = audit_facts(audit(cells, ["race"], source=source)).verdict.sentences
+    scores = Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)
+    said = audit_facts(audit(scores).to_dict()).verdict.sentences
     rates = [f"{100 * (part >= 0.5).mean():.1f} %" for part in (probs[:500], probs[500:1000])]
     assert f"Selection rates by race: highest for a ({rates[0]}), lowest for b ({rates[1]})." in said
 
@@ -156,7 +155,7 @@ def test_why_there_is_nothing_to_compare_is_said(
     probs = np.linspace(0, 1, 50)
     groups = pd.DataFrame({"race": pd.Series(values, dtype="string")})
     source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    result = audit(count_rows((probs > 0.4).astype(int), probs[None], groups), ["race"], source=source)
+    result = audit(Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)).to_dict()
     assert expected in audit_facts(result).verdict.sentences
     print_audit(result)
     assert expected in capsys.readouterr().out
