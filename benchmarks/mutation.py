@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "fairrf_lightning"
-MODULE = ("tests/test_module.py", "tests/test_logged_losses.py", "tests/callbacks")
+MODULE = ("tests/test_module.py", "tests/callbacks")
 CALLBACKS = ("tests/callbacks", "tests/test_module.py", "tests/dropin")
 DROPIN = ("tests/dropin", "tests/callbacks")
 # The core, and the tests of each part: quick ones first, because the first failure ends a mutant.

@@ -18,9 +18,8 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
-from fairrf_lightning.experiments.runner import Request, run_requests
+from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.experiments.setting import Schedule
-from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.report import end_with_report
 from fairrf_lightning.report.results_facts import reproduction_facts
 from paper.numbers import BUDGET, CASE_STUDY
@@ -34,7 +33,9 @@ def run_reproduce(args: Sequence[str]) -> None:
     parser.add_argument("--only", type=str, default=",".join(PARTS), help=f"Parts: {', '.join(PARTS)}.")
     parser.add_argument("--seeds", type=int, default=5, help="Seeds of each setting.")
     parser.add_argument("--epochs", type=int, default=20, help="Epochs of each model.")
-    parser.add_argument("--workers", type=int, default=None, help=WORKERS_HELP)
+    parser.add_argument(
+        "--workers", type=int, default=None, help="Processes of one thread; by default up to one per core."
+    )
     parser.add_argument("--out", type=str, default="reproduction", help="Folder of the report.")
     options = parser.parse_args(list(args))
     parts = [part.strip() for part in options.only.split(",")]
@@ -73,20 +74,20 @@ def train(
         workers: Number of processes; ``None`` for one per core if there is enough work.
     """
     todo = plans(parts)
-    requests = [_request(plan, seeds, schedule) for plan in todo]
-    models = sum(len(request.settings) * len(seeds) for request in requests)
-    total = sum(request.work for request in requests)
-    workers = worthwhile_workers(total) if workers is None else workers
+    jobs = [_job(plan, seeds, schedule) for plan in todo]
+    models = sum(len(job.settings) * len(seeds) for job in jobs)
+    total = sum(job.work for job in jobs)
+    workers = default_num_workers(total) if workers is None else workers
     path = folder / "results.csv"
     with resumable(path), progress_bar(f"{models} models", total) as advance:
-        frames = run_requests(requests, path=path, advance=advance, workers=workers)
+        frames = run_jobs(jobs, path=path, advance=advance, workers=workers)
     named = [_named(runs, plan) for runs, plan in zip(frames, todo, strict=True)]
     return pd.concat(named, ignore_index=True)
 
 
-def _request(plan: Plan, seeds: list[int], schedule: Schedule) -> Request:
+def _job(plan: Plan, seeds: list[int], schedule: Schedule) -> Job:
     schedule = replace(schedule, epochs=schedule.epochs * EPOCHS_TIMES.get(plan.data, 1))
-    return Request(plan.make_data(), plan.settings, seeds, schedule, weight=STEPS[plan.data])
+    return Job(plan.make_data(), plan.settings, seeds, schedule, weight=STEPS[plan.data])
 
 
 def _named(runs: pd.DataFrame, plan: Plan) -> pd.DataFrame:

@@ -14,8 +14,8 @@ import yaml
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import COMPASDataModule, SyntheticDataModule
-from fairrf_lightning.datamodules.protected_names import protected_names
-from fairrf_lightning.sweep.space import read_space
+from fairrf_lightning.datamodules.leakage import protected_names
+from fairrf_lightning.experiments.space import read_space
 
 Cli: TypeAlias = Callable[[str], None]
 SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 2"

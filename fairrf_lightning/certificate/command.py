@@ -17,7 +17,7 @@ from fairrf_lightning.certificate.certify import ROWS_SHARE, Certificate, certif
 from fairrf_lightning.certificate.proxies import Proxies, proxies_template, read_proxies, sample_proxies
 from fairrf_lightning.certificate.show import print_certificate, statements
 from fairrf_lightning.checkpoints import load_checkpoint, weights_digest
-from fairrf_lightning.datamodules.table_spec import check_column
+from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_text
 from fairrf_lightning.load import EvaluatedRows

@@ -13,10 +13,9 @@ import yaml
 from fairrf_lightning.certificate.audit_sample import sample_box
 from fairrf_lightning.certificate.dual import Box
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.datamodules.columns import TableSpec, check_column, make_frame
 from fairrf_lightning.datamodules.encoding import TableEncoder
-from fairrf_lightning.datamodules.table_columns import kept_rows, kinds_of, make_frame, report_dropped
-from fairrf_lightning.datamodules.table_files import read_file
-from fairrf_lightning.datamodules.table_spec import TableSpec, check_column
+from fairrf_lightning.datamodules.files import read_file
 from fairrf_lightning.errors import InputError, did_you_mean
 
 
@@ -113,13 +112,13 @@ def sample_proxies(
     """
     encoder = part_of(data.encoder, features)
     raw = read_file(Path(path))
-    kinds = kinds_of(encoder)
+    kinds = encoder.kinds
     for name in (*kinds, sensitive):
         check_column(f"--audit-sample {path}", name, raw.table.column_names)
     spec: TableSpec = getattr(data, "spec", TableSpec())
     frame = make_frame(raw.table, kinds | {sensitive: "category"}, spec)
-    kept = kept_rows(frame, list(kinds), spec, labelled=False)
-    report_dropped(len(kept), int(kept.sum()), spec, labelled=False)
+    kept = spec.kept_rows(frame, list(kinds), labelled=False)
+    spec.report_dropped(len(kept), int(kept.sum()), labelled=False)
     frame = frame[kept & frame[sensitive].notna().to_numpy()]
     group = chosen_group(sorted(frame[sensitive].unique()), group, sensitive)
     columns = encoder.transform(frame).double().numpy()

@@ -8,17 +8,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, Namespace, dict_to_namespace
 from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fairrf_lightning.callbacks import WandbReport
+from fairrf_lightning.callbacks import LambdaUpdateCallback, WandbReport
 from fairrf_lightning.callbacks.checkpointing import (
     BEST,
     BestCheckpoint,
@@ -29,22 +29,24 @@ from fairrf_lightning.callbacks.checkpointing import (
 )
 from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
 from fairrf_lightning.checkpoints import WholeFileIO, check_checkpoint, restoring
-from fairrf_lightning.cli_errors import explain
-from fairrf_lightning.errors import InputError
-from fairrf_lightning.methods.command_line import HELP as METHOD_HELP
-from fairrf_lightning.module import FairRFModule
-from fairrf_lightning.presets import recommended
-from fairrf_lightning.results import print_notices, print_results
-from fairrf_lightning.short_names import ShortNameParser
-from fairrf_lightning.tracking.wandb_logger import use_patient_logger
-from fairrf_lightning.trainer_options import (
-    BUILT_IN,
-    check_trainer_options,
-    class_of,
-    place_logs,
-    without_replaced,
+from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.cli.methods import METHOD_HELP
+from fairrf_lightning.cli.output import (
+    ProgressLine,
+    print_next_commands,
+    print_notices,
+    print_results,
+    quieten,
 )
+from fairrf_lightning.cli.short_names import ShortNameParser
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.presets import fit_callbacks, recommended
+from fairrf_lightning.tracking.wandb_logger import use_patient_logger
 
+_TABLES = (".csv", ".csv.gz", ".parquet", ".xlsx")
+_DEFAULT_LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": ""}}
 _TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
 
 
@@ -53,26 +55,22 @@ class FairRFCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument_group("Methods", METHOD_HELP)
-        for option, callback in BUILT_IN.items():
-            parser.add_lightning_class_args(callback, option)
-        parser.set_defaults(
-            {
-                "model": {"class_path": "fairrf_lightning.FairRFModule"},
-                "pretrain.reset_monitors": True,  # no checkpoint of pretraining once there is another
-                "lambda_update.beta": None,  # filled in below from the data set
-                "lambda_update.every_n_steps": "auto",
-                # Chosen without S: the validation loss plus the penalty.
-                "checkpoint.monitor": "val_objective",
-                "checkpoint.save_last": True,
-                "checkpoint.enable_version_counter": False,  # a resumed run rewrites its own files
-            }
-        )
+        for option, spec in fit_callbacks().items():
+            parser.add_lightning_class_args(import_class(spec["class_path"]), option)
+            values = spec.get("init_args", {})
+            parser.set_defaults({f"{option}.{name}": value for name, value in values.items()})
+        parser.set_defaults({"model": {"class_path": "fairrf_lightning.FairRFModule"}})
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and look at the checkpoint before Lightning does."""
         super().parse_arguments(parser, args)
         self._given = sys.argv[1:] if args is None else list(args)
         config = self.config[self.config.subcommand]
+        if str(config.get("ckpt_path")).endswith(_TABLES):
+            raise InputError(
+                f"--ckpt_path {config.ckpt_path}: this is a table, not a checkpoint. Name the table by "
+                "--data.path, and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
+            )
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
             raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
         self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
@@ -89,14 +87,14 @@ class FairRFCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Fill in the data set's recommended eta and beta, and the options of W&B."""
         config = self.config[self.subcommand]
-        check_trainer_options(config)
+        _check_options(config)
         values = _recommended(config)
         if config.lambda_update.beta is None:
             config.lambda_update.beta = values.get("beta", 0.5)
         model_args = config.model.get("init_args") or {}
         if "eta" in model_args and model_args["eta"] is None:
             model_args["eta"] = values.get("eta", 0.3)
-        place_logs(config.trainer)
+        _place_logs(config.trainer)
         use_patient_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
@@ -129,11 +127,15 @@ class FairRFCLI(LightningCLI):
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         if config.get("enable_checkpointing") is False:
             callbacks = [callback for callback in callbacks if not isinstance(callback, ModelCheckpoint)]
-        if _logs_to_wandb(config) and not any(
-            isinstance(item, WandbReport) for item in _as_list(config["callbacks"])
-        ):
+        given = _as_list(config["callbacks"])
+        if _logs_to_wandb(config) and not any(isinstance(item, WandbReport) for item in given):
             callbacks = [*callbacks, WandbReport()]
-        callbacks = without_replaced(callbacks, config["callbacks"])
+        if any(isinstance(item, LambdaUpdateCallback) for item in given):  # one that attaches a penalty
+            callbacks = [item for item in callbacks if not isinstance(item, LambdaUpdateCallback)]
+        # Lightning's own progress bar and summary are there if they are asked for.
+        if config["enable_progress_bar"] is None and not any(isinstance(item, ProgressBar) for item in given):
+            callbacks = [*callbacks, ProgressLine()]
+        config = config | {"enable_model_summary": bool(config["enable_model_summary"])}
         try:
             trainer = super()._instantiate_trainer(config, callbacks)
         except (TypeError, ValueError, MisconfigurationException) as error:
@@ -169,6 +171,7 @@ class FairRFCLI(LightningCLI):
         )
         if fitted and self.trainer.is_global_zero:
             add_to_record(self.trainer, notices=notices)
+            print_next_commands(self.trainer)
 
     def after_fit(self) -> None:
         """Test the chosen checkpoint; without one, the last, or the weights at hand."""
@@ -210,12 +213,67 @@ def _logs_to_wandb(trainer: dict[str, Any]) -> bool:
 
 
 def _as_list(items: Any) -> list[Any]:
-    return items if isinstance(items, list) else [items]
+    if isinstance(items, list):
+        return items
+    return [items] if items else []
+
+
+def _check_options(config: Namespace) -> None:
+    """Raise if options contradict each other or what the command needs."""
+    if config.trainer.get("barebones"):
+        raise InputError(
+            "--trainer.barebones true switches off logging, checkpoints and metrics, which are needed here.\n"
+            "For a lean run: --trainer.logger false --trainer.enable_checkpointing false "
+            "--trainer.enable_progress_bar false --trainer.enable_model_summary false"
+        )
+    if config.get("lr_scheduler") and not config.get("optimizer"):
+        raise InputError(
+            "--lr_scheduler has no effect without --optimizer: name both, for example --optimizer Adam "
+            "--optimizer.lr 0.001. Or set --model.lr_scheduler, which goes with the model's own optimiser."
+        )
+    for callback in _as_list(config.trainer.get("callbacks")):
+        _check_callback(callback, config)
+
+
+def _check_callback(callback: Any, config: Namespace) -> None:
+    """Raise if a callback of ``--trainer.callbacks`` is one that ``fit`` has already."""
+    made = import_class(callback.class_path)
+    built_in = {option: import_class(spec["class_path"]) for option, spec in fit_callbacks().items()}
+    option = next((name for name, cls in built_in.items() if issubclass(made, cls)), None)
+    if option is None:
+        return
+    if option == "lambda_update" and (callback.get("init_args") or {}).get("penalty"):
+        given = config.lambda_update
+        if given.beta is None and given.every_n_steps == "auto":
+            return  # it takes the place of the built-in one
+        raise InputError(
+            "--lambda_update.* has no effect: --trainer.callbacks has a LambdaUpdateCallback with a penalty. "
+            "Set beta and every_n_steps there."
+        )
+    raise InputError(
+        f"--trainer.callbacks: {made.__name__} is built in already. Leave it out, and set its options by "
+        f"--{option}.* (see fit --help)."
+    )
+
+
+def _place_logs(trainer: Namespace) -> None:
+    """Choose the CSV logger by default, and ``default_root_dir`` for loggers without a folder."""
+    if trainer.logger in (None, True):
+        trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
+    root = str(Path(trainer.get("default_root_dir") or ".").expanduser())
+    for logger in _as_list(trainer.logger):
+        options = logger.get("init_args") if isinstance(logger, Namespace) else None
+        # Short names leave the folder empty; "." is W&B's own default.
+        if options is not None and options.get("save_dir") in ("", "."):
+            options.save_dir = root
 
 
 def _prepare_checkpoint(config: Any) -> None:
     options = config.checkpoint
-    if not issubclass(class_of(config.model), FairRFModule) and options.monitor == "val_objective":
+    if (
+        not issubclass(import_class(config.model.class_path), FairRFModule)
+        and options.monitor == "val_objective"
+    ):
         options.monitor = None  # another module need not log it
     if "_acc" in (options.monitor or ""):
         options.mode = "max"
@@ -229,11 +287,19 @@ def _prepare_checkpoint(config: Any) -> None:
 def _recommended(config: Any) -> dict[str, float]:
     if not config.get("data"):
         raise InputError("no data: name a data set, for example --data adult.")
-    return recommended(class_of(config.data), config.data.get("init_args") or {})
+    return recommended(import_class(config.data.class_path), config.data.get("init_args") or {})
 
 
-def run_fit(args: list[str]) -> None:
-    """Run a command of Lightning's, ``fit`` for example; a signal stops it where it can be resumed."""
+def run_fit(args: list[str] | None) -> None:
+    """Run a command of Lightning's, ``fit`` for example; a signal stops it where it can be resumed.
+
+    Args:
+        args: Arguments from the name of the command on; ``None`` for those of the process.
+    """
+    quieten()
+    given = sys.argv[1:] if args is None else args
+    if "--help-all" in given:
+        args = [given[0], "--help"]
     try:
         with exit_by_signal():
             run_lightning_cli(args)

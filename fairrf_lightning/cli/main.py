@@ -9,13 +9,12 @@ import signal
 import sys
 import warnings
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.printed_command import install_command, shell_command
 
 
 class Command(NamedTuple):
@@ -70,7 +69,7 @@ COMMANDS = (
         "sweep",
         "Explore",
         "Search for a setting with Optuna.",
-        "fairrf_lightning.sweep.command:run_sweep",
+        "fairrf_lightning.cli.sweep:sweep",
         "sweep",
     ),
     Command(
@@ -112,7 +111,7 @@ COMMANDS = (
         "to_parquet",
         "Data",
         "Convert a large CSV file, so that training streams it.",
-        "fairrf_lightning.datamodules.csv_to_parquet:run_to_parquet",
+        "fairrf_lightning.cli.data:to_parquet",
         aliases=("to-parquet",),
     ),
     Command(
@@ -158,7 +157,7 @@ def main(args: list[str] | None = None) -> None:
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     try:
-        _run(given[0], given[1:])
+        _run(given[0], given[1:], from_shell=args is None)
     except KeyboardInterrupt as stopped:
         from fairrf_lightning.callbacks.checkpointing import StoppedBySignal  # noqa: PLC0415 - imports torch
 
@@ -166,7 +165,7 @@ def main(args: list[str] | None = None) -> None:
         signalled.explain()
         raise signalled from stopped
     except Exception as error:
-        from fairrf_lightning.cli_errors import is_input_error  # noqa: PLC0415 - slow for --help
+        from fairrf_lightning.cli.errors import is_input_error  # noqa: PLC0415 - slow for --help
 
         if not is_input_error(error):
             raise
@@ -200,23 +199,13 @@ def help_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def install_hint(extra: str) -> str:
-    """Return the command that installs an extra, for the way in which this package was installed.
-
-    >>> "[report]" in install_hint("report")
-    True
-    """
-    try:
-        origin = distribution("fairrf-lightning").read_text("direct_url.json") or ""
-    except PackageNotFoundError:
-        origin = ""
-    if '"editable": true' in origin:
-        return f'pip install -e ".[{extra}]"'
-    return f"pip install 'fairrf-lightning[{extra}]'"
-
-
-def _run(name: str, args: list[str]) -> Any:
+def _run(name: str, args: list[str], *, from_shell: bool) -> Any:
     command = find_command(name)
+    if command.group == "Train" and {"--help", "-h"} & set(args):
+        from fairrf_lightning.cli.help import training_help  # noqa: PLC0415 - reads the presets
+
+        sys.stdout.write(training_help(name))
+        raise SystemExit(0)
     module, _, function = command.target.partition(":")
     try:
         found = getattr(import_module(module), function)
@@ -226,10 +215,11 @@ def _run(name: str, args: list[str]) -> Any:
         if not command.extra:
             raise
         raise InputError(
-            f"{name} needs the package {error.name}; run: {install_hint(command.extra)}"
+            f"{name} needs the package {error.name}; run: {install_command(command.extra)}"
         ) from error
     if module.endswith("cli.fit"):
-        return found([name, *args])
+        # Lightning wants to read the arguments of the process itself: its other ranks run them again.
+        return found(None if from_shell else [name, *args])
     if function.startswith("run_"):
         return found(args)
     from fairrf_lightning.cli.parsing import call  # noqa: PLC0415 - slow for --help
@@ -240,7 +230,7 @@ def _run(name: str, args: list[str]) -> Any:
 def _fail(error: Exception) -> NoReturn:
     from lightning.pytorch.utilities import rank_zero_only  # noqa: PLC0415 - slow for --help
 
-    from fairrf_lightning.cli_errors import explain  # noqa: PLC0415
+    from fairrf_lightning.cli.errors import explain  # noqa: PLC0415
 
     rank_zero_only(print)(f"error: {explain(error)}", file=sys.stderr)
     raise SystemExit(2) from error

@@ -18,7 +18,7 @@ import docstring_parser
 import jsonargparse
 import yaml
 
-from fairrf_lightning.cli_errors import explain
+from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.printed_command import shell_command
 
@@ -223,7 +223,7 @@ def _items(text: str) -> list[str]:
 def _parser(parameters: Any, name: str) -> jsonargparse.ArgumentParser:
     parser = jsonargparse.ArgumentParser(prog=name, exit_on_error=False, add_help=False)
     if any(one.kind is DataOptions for one in parameters):
-        from fairrf_lightning.short_names import ShortNameParser  # noqa: PLC0415 - imports torch
+        from fairrf_lightning.cli.short_names import ShortNameParser  # noqa: PLC0415 - imports torch
 
         parser = ShortNameParser(prog=name, exit_on_error=False)
     for one in parameters:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.reading import keep_rows, text_as_categories
-from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+from fairrf_lightning.datamodules.base import TabularDataModule, keep_rows, text_as_categories
+from fairrf_lightning.datamodules.download import RemoteFile, fetch
 from fairrf_lightning.presets import preset
 
 _PRESET = preset("datamodules", "compas")["init_args"]

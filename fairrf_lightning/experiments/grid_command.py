@@ -13,6 +13,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fairrf_lightning.backbones import BackboneName
+from fairrf_lightning.cli.short_names import SHORT_NAMES, ShortNameParser
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.choose import recommend, summarise
@@ -21,13 +22,11 @@ from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
-from fairrf_lightning.experiments.runner import run_settings
+from fairrf_lightning.experiments.run import BACKENDS, default_num_workers, run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting
-from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.functional import Rule, Statistic
 from fairrf_lightning.penalty import Given
 from fairrf_lightning.report import Facts, end_with_report
-from fairrf_lightning.short_names import SHORT_NAMES, ShortNameParser
 
 _MODELS = SHORT_NAMES["model"]
 # Of options that only one of the methods has; giving them to the other one is an error.
@@ -53,13 +52,12 @@ def run_grid(args: Sequence[str]) -> None:
     data.prepare_data()
     workers = options.workers
     if workers is None:
-        workers = worthwhile_workers(total * len(data.train_dataloader()))
+        workers = default_num_workers(total * len(data.train_dataloader()))
     path = folder / "results.csv"
     words = f"{len(settings)} settings x {len(seeds)} seeds"
     with resumable(path), progress_bar(words, total) as advance:
-        results = run_settings(
-            make_data, settings, seeds, schedule, path=path, advance=advance, workers=workers
-        )
+        parallel = {"workers": workers, "backend": options.backend}
+        results = run_settings(make_data, settings, seeds, schedule, path=path, advance=advance, **parallel)
     _finish(results, options, data, folder)
 
 
@@ -128,7 +126,8 @@ def _parser() -> ShortNameParser:
         default=0.01,
         help="How much validation accuracy the recommended setting may lose against eta 0.",
     )
-    add("--workers", type=int, default=None, help=WORKERS_HELP)
+    add("--workers", type=int, default=None, help="Processes of one thread; by default up to one per core.")
+    add("--backend", type=str, default="loky", help=f"Backend of joblib: {', '.join(BACKENDS)}.")
     add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
     add("--report", type=bool, default=True, help="Write report.html and model_card.md.")

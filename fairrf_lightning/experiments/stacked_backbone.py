@@ -6,12 +6,15 @@ weights and dropout masks, just as separate runs with that seed would.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import LinearSVM
+
+_BUILDING = threading.Lock()
 
 
 class StackedBackbone(nn.Module):
@@ -100,7 +103,8 @@ def _build_as_single_runs_do(
 ) -> tuple[list[nn.Module], torch.Generator]:
     generator = torch.Generator()
     models = []
-    with torch.random.fork_rng(devices=[]):
+    # Another thread may build a stack at the same time, and the random state is global.
+    with _BUILDING, torch.random.fork_rng(devices=[]):
         for sees in columns:
             torch.manual_seed(seed)
             models.append(make(int(sees.sum())))

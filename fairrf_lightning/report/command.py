@@ -10,8 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.identity import check_one_experiment
-from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.audit_facts import audit_facts, read_audit
 from fairrf_lightning.report.certificate_facts import certificate_facts

@@ -10,8 +10,8 @@ from typing import Any
 
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.load import RunFolder
+from fairrf_lightning.presets import class_presets
 from fairrf_lightning.printed_command import shell_command
-from fairrf_lightning.short_names import SHORT_NAMES
 
 _OURS = "fairrf_lightning."
 
@@ -83,7 +83,7 @@ def data_options(data: Mapping[str, Any]) -> Iterator[str]:
     ['--data=adult']
     """
     class_path = str(data["class_path"])
-    names = {path: name for name, path in SHORT_NAMES["data"].items()}
+    names = {path: name for name, path in class_presets().items()}
     yield f"--data={names.get(class_path, class_path)}"
     defaults = _defaults(class_path)
     for name, value in (data.get("init_args") or {}).items():

@@ -19,7 +19,7 @@ from fairrf_lightning.experiments.choose import (
     summarise,
 )
 from fairrf_lightning.experiments.comparison import difference, mean_interval
-from fairrf_lightning.experiments.identity import SHARED_COLUMNS
+from fairrf_lightning.experiments.results import SHARED_COLUMNS
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.report.facts import (
     Absent,

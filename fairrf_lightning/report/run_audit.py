@@ -10,7 +10,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fairrf_lightning.audit import audit, score_checkpoint
 from fairrf_lightning.audit.checkpoint import evaluate_checkpoint
-from fairrf_lightning.cli_errors import explain
+from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.load import EvaluatedRows, RunFolder
 from fairrf_lightning.quiet import quiet_lightning

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.files import write_text
+from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.report.facts import Facts
 
 _PACKAGES = ("jinja2", "plotly", "scipy")
@@ -25,7 +26,7 @@ def write_report(
         card: Name of the Markdown file.
     """
     if missing := missing_packages():
-        raise InputError(f"the report needs {missing}; run: pip install 'fairrf-lightning[report]'")
+        raise InputError(f"the report needs {missing}; run: {install_command('report')}")
     from fairrf_lightning.report.page import render_card, render_page  # noqa: PLC0415 - see above
 
     texts = {Path(folder) / page: render_page(facts), Path(folder) / card: render_card(facts)}
@@ -51,7 +52,7 @@ def end_with_report(
         The files, and a line that says what is missing, or else nothing.
     """
     if missing := missing_packages():
-        return [], f"No report.html: it needs {missing}; run: pip install 'fairrf-lightning[report]'"
+        return [], f"No report.html: it needs {missing}; run: {install_command('report')}"
     facts = make_facts()
     return ([] if facts is None else write_report(facts, folder, **names)), ""
 

@@ -11,15 +11,13 @@ import pandas as pd
 from jsonargparse import Namespace
 
 from fairrf_lightning.class_paths import import_class
-from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.options import split_rows
+from fairrf_lightning.cli.short_names import ShortNameParser
+from fairrf_lightning.datamodules.base import TabularDataModule, split_rows
+from fairrf_lightning.datamodules.columns import TableSpec, check_column, infer_kinds, make_frame
+from fairrf_lightning.datamodules.files import read_file
 from fairrf_lightning.datamodules.table import TableDataModule
-from fairrf_lightning.datamodules.table_columns import infer_kinds, make_frame
-from fairrf_lightning.datamodules.table_files import read_file
-from fairrf_lightning.datamodules.table_spec import TableSpec, check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.printed_command import shell_command
-from fairrf_lightning.short_names import ShortNameParser
 from fairrf_lightning.suggest.association import MAX_ROWS, associations, joint_association
 from fairrf_lightning.suggest.proposal import propose
 from fairrf_lightning.suggest.show import Ranking, print_proposals, print_without_sensitive

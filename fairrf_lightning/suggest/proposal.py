@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fairrf_lightning.datamodules.quarantine import SUSPICIOUS
+from fairrf_lightning.datamodules.leakage import SUSPICIOUS_ASSOCIATION
 from fairrf_lightning.suggest.association import Association
 
 Verdict = Literal["take", "noise", "unclear", "weak", "costly", "stand-in"]
@@ -62,7 +62,7 @@ def propose(
 def _verdict(
     sensitive: Association, target: Association | None, min_association: float, max_ratio: float
 ) -> Verdict:
-    if sensitive.value > SUSPICIOUS:
+    if sensitive.value > SUSPICIOUS_ASSOCIATION:
         return "stand-in"
     if sensitive.p_value > 0.05:
         return "unclear" if sensitive.low > 0 else "noise"

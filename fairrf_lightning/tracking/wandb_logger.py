@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.tracking.access import chosen_mode, first_line, obstacle
 
 if TYPE_CHECKING:
@@ -102,8 +103,7 @@ def use_patient_logger(loggers: Any) -> None:
             continue
         if find_spec("wandb") is None:
             raise InputError(
-                "--trainer.logger wandb: the package wandb is not installed; "
-                "run: pip install 'fairrf-lightning[wandb]'"
+                f"--trainer.logger wandb: the package wandb is not installed; run: {install_command('wandb')}"
             )
         if logger.class_path.startswith("lightning."):
             logger.class_path = f"{WandbLogger.__module__.rpartition('.')[0]}.{WandbLogger.__name__}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairrf_lightning.datamodules import AdultDataModule
-from fairrf_lightning.datamodules.sources import RemoteFile
+from fairrf_lightning.datamodules.download import RemoteFile
 from fairrf_lightning.errors import InputError
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairrf_lightning.datamodules import AdultDataModule, TabularDataModule
-from fairrf_lightning.datamodules.quarantine import association, check_stand_ins, is_recoding
+from fairrf_lightning.datamodules.leakage import association, check_leakage, is_recoding
 from fairrf_lightning.errors import InputError
 
 columns = st.lists(st.sampled_from(["a", "b", "c", None]), min_size=2, max_size=40)
@@ -97,7 +97,7 @@ NEAR: dict[str, Any] = {
 
 @pytest.mark.parametrize("near", NEAR)
 def test_column_that_all_but_tells_s_warns(near: str) -> None:
-    with pytest.warns(UserWarning, match=r"'extra' all but tells .*'sex'.* name it in related"):
+    with pytest.warns(UserWarning, match=r"'extra' almost determines .*'sex'.* name it in related"):
         people(NEAR[near]).setup()
 
 
@@ -113,19 +113,19 @@ HARMLESS: dict[str, Any] = {
 @pytest.mark.parametrize("harmless", HARMLESS)
 def test_other_columns_pass(harmless: str) -> None:
     inputs = pd.DataFrame({"x": HARMLESS[harmless](people().read()["sex"], np.random.default_rng(0))})
-    check_stand_ins(inputs, people().read()["sex"])
+    check_leakage(inputs, people().read()["sex"])
 
 
 def test_adult_relationship_passes(adult_table: pd.DataFrame) -> None:
     assert 0.6 < association(adult_table["relationship"], adult_table["sex"]) < 0.7
-    check_stand_ins(adult_table[list(AdultDataModule.default_related)], adult_table["sex"])
+    check_leakage(adult_table[list(AdultDataModule.default_related)], adult_table["sex"])
 
 
 def test_few_rows_and_a_single_group_say_nothing() -> None:
     few = pd.Series(["f", "m"] * 9, name="sex")
-    check_stand_ins(pd.DataFrame({"x": few}), few)
+    check_leakage(pd.DataFrame({"x": few}), few)
     alone = pd.Series(["f"] * 50, name="sex")
-    check_stand_ins(pd.DataFrame({"x": alone}), alone)
+    check_leakage(pd.DataFrame({"x": alone}), alone)
 
 
 def test_association_of_numbers_is_the_correlation() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fairrf_lightning.datamodules import AdultDataModule
-from fairrf_lightning.datamodules.sources import RemoteFile, cache_dir, fetch
+from fairrf_lightning.datamodules.download import RemoteFile, cache_dir, fetch
 from fairrf_lightning.errors import InputError
 
 CONTENT = b"age,income\n" + b"39,0\n" * 50_000
@@ -263,7 +263,7 @@ def test_when_all_fails_each_source_is_listed(
     for part in (
         f"{cache / 'table.csv'}: no such file",
         f"{tmp_path / 'nowhere'}: no table.csv there",
-        f"{server.address}/missing: HTTP Error 404",
+        f"{server.address}/missing: 404 Client Error",
         "pip download absent==1.0: ERROR: No matching distribution",
         "data_dir",
         "FAIRRF_DATA",

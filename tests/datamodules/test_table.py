@@ -189,7 +189,7 @@ def test_positive_is_matched_as_text_or_number(tmp_path: Path, positive: Any, va
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": None}, "target is not named"),
+        ({"target": None}, "target is missing"),
         ({"target": "hire"}, "target: there is no column 'hire'; did you mean 'hired'"),
         ({"sensitive": "sx"}, "sensitive: there is no column 'sx'; did you mean 'sex'"),
         ({"related": ["agee"]}, "related: there is no column 'agee'; did you mean 'age'"),

@@ -6,6 +6,7 @@ import pytest
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.printed_command import install_command
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2"]
 
@@ -136,7 +137,7 @@ def test_without_matplotlib_the_plot_is_explained_before_anything_is_trained(
     with pytest.raises(SystemExit) as exit_info:
         main(options)
     assert exit_info.value.code == 2
-    assert "pip install 'fairrf-lightning[plot]', or --plot false" in capsys.readouterr().err
+    assert f"{install_command('plot')}, or --plot false" in capsys.readouterr().err
     assert not Path("grid_synthetic").exists()
     main([*options, "--plot", "false"])
     assert len(pd.read_csv("grid_synthetic/results.csv")) == 2

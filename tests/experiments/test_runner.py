@@ -9,7 +9,7 @@ from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack, recommend, run_settings, summarise
 from fairrf_lightning.experiments.choose import pareto_front
-from fairrf_lightning.experiments.runner import plan_stacks
+from fairrf_lightning.experiments.run import plan_stacks
 from fairrf_lightning.methods import KSMOTE
 from tests.experiments.test_choice import DECISIONS, setting_row
 

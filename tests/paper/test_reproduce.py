@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.cli import main
+from fairrf_lightning.printed_command import install_command
 from paper.plans import PARTS, plans
 from paper.report import hypervolume
 from tests.experiments.test_choice import runs
@@ -78,7 +79,7 @@ def test_a_missing_package_is_asked_for_by_name(
     with pytest.raises(SystemExit) as exit_info:
         main(["reproduce"])
     assert exit_info.value.code == 2
-    assert "pip install 'fairrf-lightning[reproduce]'" in capsys.readouterr().err
+    assert install_command("reproduce") in capsys.readouterr().err
 
 
 def test_without_matplotlib_nothing_is_trained(
@@ -89,7 +90,7 @@ def test_without_matplotlib_nothing_is_trained(
     with pytest.raises(SystemExit) as exit_info:
         main(["reproduce", "--seeds=2", "--epochs=1", "--only=compas"])
     assert exit_info.value.code == 2
-    assert "pip install 'fairrf-lightning[plot]'" in capsys.readouterr().err
+    assert install_command("plot") in capsys.readouterr().err
     assert not Path("reproduction").exists()
 
 

@@ -9,6 +9,7 @@ import pytest
 import wandb
 
 from fairrf_lightning.cli import main
+from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.tracking.axes import GAP_LABELS, RATES
 from tests.tracking.wandb_server import Server
 
@@ -119,7 +120,7 @@ def test_a_missing_package_is_asked_for_by_name(
     with pytest.raises(SystemExit) as exit_info:
         main(["dashboard", "--json"])
     assert exit_info.value.code == 2
-    assert "pip install 'fairrf-lightning[wandb]'" in capsys.readouterr().err
+    assert install_command("wandb") in capsys.readouterr().err
 
 
 def _log_in(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
