@@ -274,5 +274,3 @@ def test_no_trainer_is_announced_that_does_not_run(cli: CLI, heard: list[str]) -
     heard.clear()
     main(["audit", str(LAST), "--against", str(LAST)])
     assert heard == ["Data: split (seed 0) and encoding are those of the checkpoint."]
-    cli(f"test {SYNTHETIC} --ckpt_path {LAST}")
-    assert any("GPU available" in line for line in heard), "elsewhere Lightning speaks as before"

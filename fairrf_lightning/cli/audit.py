@@ -7,11 +7,8 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import yaml
-
-from fairrf_lightning import datamodules
 from fairrf_lightning.audit import Audit, SampleSize, audit, read_predictions, sample_size, score_checkpoint
 from fairrf_lightning.audit.analysis import (
     NOT_ESTIMABLE,
@@ -20,16 +17,15 @@ from fairrf_lightning.audit.analysis import (
     not_compared,
     nothing_to_compare,
 )
-from fairrf_lightning.cli.parsing import call
+from fairrf_lightning.cli.parsing import DataOverrides, call
 from fairrf_lightning.cli.tables import print_lines, print_table
-from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import InputError, check_writable, writing_to
-from fairrf_lightning.files import write_text
-from fairrf_lightning.load import EvaluatedRows, evaluate, load_run
+from fairrf_lightning.files import write_csv, write_text
+from fairrf_lightning.load import evaluate
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.audit_facts import REPORTED_LEVEL, audit_facts
+from fairrf_lightning.report import write_report_if_installed
+from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
 
 # Two tables of groups, so that names and numbers fit into 80 columns.
 _DECISIONS = {
@@ -50,16 +46,26 @@ _NOT_APPLICABLE = "not applicable"
 def run_audit(args: Sequence[str]) -> Audit:
     """Run ``audit`` with the arguments behind its name."""
     aliases = {"ckpt_path": "source", "predictions": "source"}
-    result: Audit = call(audit_command, checkpoint_arguments(args), "audit", aliases=aliases)
+    result: Audit = call(audit_command, _without_config(args), "audit", aliases=aliases)
     return result
+
+
+def _without_config(args: Sequence[str]) -> list[str]:
+    """Leave out ``--config FILE``, which earlier commands had: the checkpoint has all that it says."""
+    kept = [arg for arg in args if not arg.startswith("--config=")]
+    while "--config" in kept:
+        place = kept.index("--config")
+        del kept[place : place + 2]
+    return kept
 
 
 def audit_command(
     source: Path,
     *,
+    data: DataOverrides,
     groups: list[str] | None = None,
     against: str = "",
-    split: str = "test",
+    split: Literal["test", "val", "train"] = "test",
     prob: str | None = None,
     decision: str | None = None,
     target: str | None = None,
@@ -67,18 +73,17 @@ def audit_command(
     level: float = 0.95,
     min_rows: int = 10,
     out: Path = Path("audit"),
-    data: str = "",
-    data_options: dict[str, Any] | None = None,
     trust: list[str] | None = None,
 ) -> Audit:
     """Compare groups: rates, gaps and intervals of a checkpoint or of predictions.
 
     Args:
         source: Checkpoint, run folder, or CSV or Parquet file of predictions of any model.
+        data: Options of the data that differ from those in training, such as --data.path new.csv.
         groups: Sensitive columns, such as race,sex; by default the sensitive attribute of the checkpoint's
             data.
         against: Another checkpoint on the same rows; for predictions, the other model's column.
-        split: Rows of the checkpoint's data: train, val or test.
+        split: Rows of the checkpoint's data.
         prob: Column of probabilities; by default prob or probability.
         decision: Column of decisions; by default the probability against the threshold.
         target: Column of true classes; by default target if there is one. Without true classes ('') only
@@ -87,8 +92,6 @@ def audit_command(
         level: Confidence level of the intervals.
         min_rows: Groups with fewer rows are not estimable.
         out: Folder of audit.json, audit_groups.csv and the report.
-        data: Name of the checkpoint's data set; not needed.
-        data_options: Options of the checkpoint's data that changed, written --data.path NEW.csv.
         trust: Import paths of your own classes that the checkpoint uses.
 
     Example:
@@ -103,14 +106,14 @@ def audit_command(
                 raise InputError(
                     f"--{option} {column}: names a column of predictions, but {source} is a checkpoint."
                 )
-        load = partial(_evaluate, split=split, groups=groups or (), data_options=data_options, trust=trust)
-        rows = load(source)
-        _check_data(data, rows)
+        names = list(dict.fromkeys(groups or ()))
+        rows = evaluate(data.load(source, trust or ()), split, names)
         if not len(rows.attributes.columns):
             raise InputError("the data name no sensitive attribute: name columns by --groups.")
-        scores = score_checkpoint(rows, load(Path(against)) if against else None, threshold)
+        other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
+        scores = score_checkpoint(rows, other, threshold)
     else:
-        if data or data_options:
+        if data.options or data.name:
             raise InputError(f"--data: only for a checkpoint; {source} is a file of predictions.")
         if against and is_checkpoint(Path(against)):
             raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
@@ -128,7 +131,7 @@ def audit_command(
     print_audit(found)
     paths = write_audit(result, out)
     facts = partial(audit_facts, found) if level == REPORTED_LEVEL else lambda: None
-    written, hint = end_with_report(facts, str(out))
+    written, hint = write_report_if_installed(facts, out)
     print_lines(f"Wrote {', '.join(map(str, [*paths, *written]))}")
     if level != REPORTED_LEVEL:
         hint = f"No report.html: its intervals are at {REPORTED_LEVEL:g}, these at {level:g}."
@@ -177,30 +180,6 @@ def sample_size_command(
     return found
 
 
-def checkpoint_arguments(args: Sequence[str]) -> list[str]:
-    """Return the arguments with ``--data.NAME VALUE`` collected in ``--data_options``.
-
-    ``--config FILE`` is left out: the checkpoint has all that it says.
-
-    >>> checkpoint_arguments(["best.ckpt", "--data.path", "new.csv", "--split=val"])
-    ['best.ckpt', '--split=val', '--data_options={"path": "new.csv"}']
-    """
-    kept, options, rest = [], {}, list(args)
-    while rest:
-        arg = rest.pop(0)
-        key, equals, value = arg.partition("=")
-        if not key.startswith("--data.") and key not in ("--config", "-c"):
-            kept.append(arg)
-            continue
-        if not equals:
-            if not rest:
-                raise InputError(f"{key}: expected a value.")
-            value = rest.pop(0)
-        if key.startswith("--data."):
-            options[key.removeprefix("--data.")] = yaml.safe_load(value)
-    return [*kept, f"--data_options={json.dumps(options)}"] if options else kept
-
-
 def is_checkpoint(source: Path) -> bool:
     """Return whether a path is a run folder or a checkpoint, not a file of predictions.
 
@@ -224,28 +203,6 @@ def _check_options(threshold: float, level: float, min_rows: int, out: Path) -> 
         raise InputError(f"--out {out}: this is a file; name a folder.")
     with writing_to(out):  # before the work, which may take long
         check_writable(out)
-
-
-def _evaluate(
-    path: Path,
-    *,
-    split: str,
-    groups: Sequence[str],
-    data_options: Mapping[str, Any] | None,
-    trust: Sequence[str] | None,
-) -> EvaluatedRows:
-    run = load_run(path, data_options=data_options, trust=trust or ())
-    return evaluate(run, split, list(dict.fromkeys(groups)))
-
-
-def _check_data(name: str, rows: EvaluatedRows) -> None:
-    """Raise if the user named other data than those of the checkpoint."""
-    known = {kind.name: kind for kind in vars(datamodules).values() if hasattr(kind, "name")}
-    if name in known and not isinstance(rows.data, known[name]):
-        raise InputError(
-            f"{rows.checkpoint}: this checkpoint was trained on {type(rows.data).__name__}, not on "
-            f"{known[name].__name__} (--data {name})."
-        )
 
 
 def write_audit(result: Audit, folder: Path) -> list[Path]:

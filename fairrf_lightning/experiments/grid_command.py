@@ -26,7 +26,7 @@ from fairrf_lightning.experiments.run import BACKENDS, default_num_workers, run_
 from fairrf_lightning.experiments.setting import Schedule, Setting
 from fairrf_lightning.functional import Rule, Statistic
 from fairrf_lightning.penalty import Given
-from fairrf_lightning.report import Facts, end_with_report
+from fairrf_lightning.report import Facts, write_report_if_installed
 
 _MODELS = SHORT_NAMES["model"]
 # Of options that only one of the methods has; giving them to the other one is an error.
@@ -71,7 +71,7 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
         title = f"{name}: test split, mean and standard deviation of {num_seeds} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
     if options.report:
-        written, hint = end_with_report(partial(_facts, results, budget, data), folder)
+        written, hint = write_report_if_installed(partial(_facts, results, budget, data), folder)
         files += written
     print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=num_seeds, files=files)
     seed = options.data.init_args.get("seed") if "init_args" in options.data else None
@@ -81,10 +81,9 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
 
 
 def _facts(results: pd.DataFrame, budget: float, data: TabularDataModule) -> Facts:
-    from fairrf_lightning.report.results_facts import grid_facts  # noqa: PLC0415 - optional dependencies
-    from fairrf_lightning.report.run_facts import data_of  # noqa: PLC0415
+    from fairrf_lightning.report.sources import data_facts, grid_facts  # noqa: PLC0415 - optional dependencies
 
-    return grid_facts(results, max_accuracy_loss=budget, data=data_of(data))
+    return grid_facts(results, max_accuracy_loss=budget, data=data_facts(data))
 
 
 def _parser() -> ShortNameParser:

@@ -18,10 +18,10 @@ from weakref import WeakKeyDictionary
 import pandas as pd
 from filelock import FileLock
 
-from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.experiments.setting import FLOAT_COLUMNS, TEXT_COLUMNS, Schedule, Setting
+from fairrf_lightning.files import write_csv
 from fairrf_lightning.quiet import quiet_lightning
 
 KEY = "key"

@@ -16,10 +16,9 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.selection import KeepBestWeights
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
-from fairrf_lightning.experiments.stacked_arl import StackedARLModule
 from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
 from fairrf_lightning.experiments.stacked_data import StackedData
-from fairrf_lightning.experiments.stacked_module import StackedModule
+from fairrf_lightning.experiments.stacked_module import StackedARLModule, StackedModule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 MakeData = Callable[..., TabularDataModule]
@@ -83,7 +82,7 @@ class Stack:
 
     def _build_module(self, data: TabularDataModule) -> StackedModule:
         # Columns that stand beside the inputs (S, clusters) or are among them.
-        owners = data.encoder.owners if data.related_width is None else data.related_columns
+        owners = data.encoder.owners if data.penalty_columns is None else data.related_columns
         features = list(dict.fromkeys(f for setting in self.settings for f in setting.related_in(data)))
         for name in features:
             _check_feature(name, owners)

@@ -24,7 +24,7 @@ from fairrf_lightning.cli.audit import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
 from fairrf_lightning.metrics.paired import paired_difference_interval
-from fairrf_lightning.report.audit_facts import audit_facts
+from fairrf_lightning.report.sources import audit_facts
 from tests.audit.rows import audited, draw, grouping
 
 METRICS = {
@@ -331,4 +331,4 @@ def test_a_verdict_that_the_unknown_rows_could_turn_says_so(
     assert ("'fairer, beyond noise' need not hold with them" in capsys.readouterr().out) == turns
     said = " ".join(audit_facts(result).verdict.sentences)
     assert "With these rows the change is: dDP between" in said
-    assert ("could turn the verdict on dDP (fairer, beyond noise)" in said) == turns
+    assert ("could therefore change the verdict on dDP (fairer, beyond noise)" in said) == turns
