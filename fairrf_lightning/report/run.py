@@ -115,7 +115,7 @@ def run_facts(
             if constant
             else gaps_verdict(gaps, accuracy)
             if gaps
-            else unmeasured_verdict(accuracy, training, certificate, compared)
+            else unmeasured_verdict(accuracy, training, certificate, compared, found.dependences)
         )
     has_groups = bool(gaps or (audit is None and found.reason))
     return Facts(
