@@ -16,11 +16,11 @@ from rich.console import Console
 
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
-from fairrf_lightning.checkpoints import weights_digest
+from fairrf_lightning.checkpoints import load_checkpoint, weights_digest
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
-from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run, read_checkpoint
+from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run
 from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report.facts import CertificateFacts, Dependence, Facts, Front
@@ -158,7 +158,7 @@ def _certificate(run: RunFolder, named: Path | None) -> CertificateFacts | None:
     if named is None and not path.is_file():
         return None
     checkpoint = run.best_checkpoint
-    weights = "" if checkpoint is None else weights_digest(read_checkpoint(checkpoint)["state_dict"])
+    weights = "" if checkpoint is None else weights_digest(load_checkpoint(checkpoint)["state_dict"])
     return certificate_facts(path, weights, str(checkpoint))
 
 

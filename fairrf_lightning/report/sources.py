@@ -391,12 +391,11 @@ def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> Ce
 
 def certificate_commands(run: Path, checkpoint: Path) -> str:
     """Return the commands that write a certificate for a checkpoint of a run, and report the run with it."""
-    model = ("certify", checkpoint)
     proxies = run / "proxies.yaml"
     return "\n".join(
         [
-            shell_command(*model, "--template", proxies),
-            shell_command(*model, "--proxies", proxies, "--output", run / "certificate.json"),
+            shell_command("certify", checkpoint, "--template", proxies),
+            shell_command("certify", checkpoint, "--proxies", proxies, "--output", run / "certificate.json"),
             shell_command("report", run),
         ]
     )

@@ -12,9 +12,10 @@ import torch
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.audit.tables import print_audit
+from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.cli import main
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.load import RunFolder, read_checkpoint
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.facts import DataFacts, History
 from fairrf_lightning.report.page import render_card, render_page
 from fairrf_lightning.report.run import RunAudit, run_facts
@@ -189,7 +190,7 @@ def test_a_broken_checkpoint_is_told(folder: Path) -> None:
     broken.write_text("no checkpoint")
     assert RunFolder(folder).best_checkpoint == broken
     with pytest.raises(InputError, match="not a readable checkpoint"):
-        read_checkpoint(broken)
+        load_checkpoint(broken)
 
 
 def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:
