@@ -10,9 +10,21 @@ from fairrf_lightning.presets import preset
 
 _PRESET = preset("datamodules", "adult")["init_args"]
 _COLUMNS = (
-    "age workclass fnlwgt education education-num marital-status occupation relationship race sex "
-    "capital-gain capital-loss hours-per-week native-country"
-).split()
+    "age",
+    "workclass",
+    "fnlwgt",
+    "education",
+    "education-num",
+    "marital-status",
+    "occupation",
+    "relationship",
+    "race",
+    "sex",
+    "capital-gain",
+    "capital-loss",
+    "hours-per-week",
+    "native-country",
+)
 
 
 def _file(name: str, sha256: str, size: int) -> RemoteFile:
