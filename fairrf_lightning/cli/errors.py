@@ -108,10 +108,10 @@ def _suggestion(message: str) -> str:
         return ""
     if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
         return ": --method constrain_s, remove_r and ksmote are not available with these data."
-    return "; " + did_you_mean(option[1], dict.fromkeys(_accepted(import_class(owner[1]))))
+    return "; " + did_you_mean(option[1], dict.fromkeys(accepted_options(import_class(owner[1]))))
 
 
-def _accepted(owner: type) -> list[str]:
+def accepted_options(owner: type) -> list[str]:
     """Return the options of a class, also those that it hands on to its base by ``**kwargs``."""
     names = []
     for cls in owner.__mro__:
