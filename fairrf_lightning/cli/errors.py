@@ -80,6 +80,8 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
+    if re.search(r"arguments are required: (\w+\.)?data$", str(error)):
+        return "no data: name a data set, for example --data adult."
     return _telling(str(error)) + _suggestion(str(error))
 
 

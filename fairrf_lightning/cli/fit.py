@@ -72,14 +72,14 @@ class FairRFCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and look at the checkpoint before Lightning does."""
-        super().parse_arguments(parser, args)
         self._given = list(args)
-        config = self.config[self.config.subcommand]
-        if str(config.get("ckpt_path")).endswith(_TABLES):
+        if (path := dict(_pairs(self._given)).get("--ckpt_path", "")).endswith(_TABLES):
             raise InputError(
-                f"--ckpt_path {config.ckpt_path}: this is a table, not a checkpoint. Name the table by "
-                "--data.path, and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
+                f"--ckpt_path {path}: this is a table, not a checkpoint. Name the table by --data.path, "
+                "and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
             )
+        super().parse_arguments(parser, args)
+        config = self.config[self.config.subcommand]
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
             raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
         self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
@@ -328,7 +328,7 @@ def _with_checkpoint(args: list[str]) -> list[str]:
         rest = ["--ckpt_path", *rest]
     given = dict(_pairs(rest))
     path = given.get("--ckpt_path")
-    if path is None or "--config" in given or path.endswith(_TABLES):
+    if path is None or {"--config", "--print_config"} & set(given) or path.endswith(_TABLES):
         return [command, *rest]
     if Path(path).is_dir():
         found = RunFolder(path).best_checkpoint

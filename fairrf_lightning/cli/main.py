@@ -131,18 +131,8 @@ COMMANDS = (
 )
 _EXAMPLES = (
     ("fit", "--data", "adult"),
-    (
-        "fit",
-        "--data",
-        "table",
-        "--data.path",
-        "people.csv",
-        "--data.target",
-        "hired",
-        "--data.related",
-        "age,zip",
-    ),
     ("report", "lightning_logs/version_0"),
+    ("audit", "--predictions", "scores.csv", "--groups", "race,sex"),
 )
 
 
