@@ -46,7 +46,7 @@ class FairRFModule(LightningModule):
     Args:
         n_features: Number of input columns.
         related: Column numbers of the inputs for each related feature.
-        related_width: Number of columns that batches carry under ``related``, which the numbers in
+        penalty_columns: Number of columns that batches carry under ``related``, which the numbers in
             ``related`` then refer to; by default they refer to the inputs.
         backbone: Takes the number of input columns and returns a module that maps inputs to logits;
             or such a module itself, or the name of one of this package: ``mlp``, ``linear`` or ``svm``.
@@ -74,7 +74,7 @@ class FairRFModule(LightningModule):
         n_features: int | None = None,
         related: dict[str, list[int]] | None = None,
         *,
-        related_width: int | None = None,
+        penalty_columns: int | None = None,
         backbone: Backbone = MLP,
         eta: float | None = None,
         statistic: Statistic = "covariance",
@@ -112,7 +112,7 @@ class FairRFModule(LightningModule):
         self._make_penalty({name: [0] for name in initial_weights or ["any"]})
         self._train_sums: Tensor | None = None
         if n_features is not None and related is not None:
-            self._build(n_features, related, num_groups or 2, related_width)
+            self._build(n_features, related, num_groups or 2, penalty_columns)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of the rows."""
@@ -144,7 +144,7 @@ class FairRFModule(LightningModule):
                 "related_columns."
             )
         num_groups = getattr(data, "num_groups", 2)
-        width = getattr(data, "related_width", None)
+        width = getattr(data, "penalty_columns", None)
         self._build(data.n_features, data.related_columns, num_groups, width)
 
     def _build(
@@ -157,10 +157,10 @@ class FairRFModule(LightningModule):
         if self._make_backbone is not None:
             self.backbone = self._make_backbone(n_features)
         columns = {name: list(cols) for name, cols in related.items()}
-        self.hparams.update(n_features=n_features, related=columns, related_width=width)
-        self._build_metrics(num_groups)
+        self.hparams.update(n_features=n_features, related=columns, penalty_columns=width)
+        self.build_metrics(num_groups)
 
-    def _build_metrics(self, num_groups: int) -> None:
+    def build_metrics(self, num_groups: int) -> None:
         self.val_metrics = self.make_metrics("val", num_groups).to(self.device)
         self.test_metrics = self.make_metrics("test", num_groups).to(self.device)
         self.hparams.update(num_groups=num_groups)
@@ -183,7 +183,7 @@ class FairRFModule(LightningModule):
         # theirs in setup, others only when their own part of the checkpoint is restored.
         num_groups = getattr(data, "num_groups", self.hparams["num_groups"])
         if num_groups != self.hparams["num_groups"]:
-            self._build_metrics(num_groups)
+            self.build_metrics(num_groups)
 
     def _drop_unsafe_hparams(self) -> None:
         # Classes and functions would make the checkpoint unreadable with weights_only=True. From the
@@ -191,6 +191,16 @@ class FairRFModule(LightningModule):
         for name in ("backbone", "optimizer", "lr_scheduler"):
             if callable(self.hparams.get(name)):
                 del self.hparams[name]
+
+    def unpack(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return inputs, target and groups of a dict or tuple batch; the target may be empty at predict."""
+        if isinstance(batch, Mapping):
+            inputs: Tensor = batch["inputs"]
+            return inputs, batch.get("target", inputs.new_empty(0)), batch.get("groups")
+        if isinstance(batch, Tensor):
+            return batch, batch.new_empty(0), None
+        inputs, target, groups = (*batch, None, None)[:3]
+        return inputs, inputs.new_empty(0) if target is None else target, groups
 
     def task_loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the mean loss over the rows: the backbone's own, or binary cross entropy."""
@@ -203,7 +213,7 @@ class FairRFModule(LightningModule):
         return nn.functional.binary_cross_entropy_with_logits(single_logit(logits), target)
 
     def training_step(self, batch: Any) -> Tensor:
-        inputs, target, _ = unpack_batch(batch)
+        inputs, target, _ = self.unpack(batch)
         logits = self(inputs)
         loss = self.task_loss(logits, target)
         penalty: Tensor = self.penalty(logits, self.related_of(batch, inputs), target)
@@ -230,7 +240,7 @@ class FairRFModule(LightningModule):
         self._evaluate(batch, self.test_metrics)
 
     def _evaluate(self, batch: Any, metrics: EvaluationMetrics) -> None:
-        inputs, target, groups = unpack_batch(batch)
+        inputs, target, groups = self.unpack(batch)
         logits = self(inputs)
         self.check_predictions(logits)
         related = self.related_of(batch, inputs)
@@ -243,7 +253,7 @@ class FairRFModule(LightningModule):
 
     def related_of(self, batch: Any, inputs: Tensor) -> Tensor:
         """Return the related columns of a batch: its ``related``, or the inputs."""
-        if self.hparams["related_width"] is None:
+        if self.hparams["penalty_columns"] is None:
             return inputs
         if not isinstance(batch, Mapping) or "related" not in batch:
             raise InputError(
@@ -279,7 +289,7 @@ class FairRFModule(LightningModule):
 
     def predict_step(self, batch: Any) -> dict[str, Tensor]:
         """Return the probability of the positive class and the decision of each row."""
-        inputs = unpack_batch(batch)[0]
+        inputs = self.unpack(batch)[0]
         probability = self.penalty.probabilities(self(inputs))
         result = {"probability": probability, "decision": (probability >= 0.5).long()}
         return result | ({"row": batch["row"]} if isinstance(batch, Mapping) and "row" in batch else {})
@@ -355,14 +365,3 @@ def single_logit(logits: Tensor) -> Tensor:
     if logits.ndim == 1:
         return logits
     return logits[:, -1] - logits[:, 0] if logits.shape[1] == 2 else logits[:, 0]
-
-
-def unpack_batch(batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return inputs, target and groups of a dict or tuple batch (target may be empty at predict)."""
-    if isinstance(batch, Mapping):
-        inputs: Tensor = batch["inputs"]
-        return inputs, batch.get("target", inputs.new_empty(0)), batch.get("groups")
-    if isinstance(batch, Tensor):
-        return batch, batch.new_empty(0), None
-    inputs, target, groups = (*batch, None, None)[:3]
-    return inputs, inputs.new_empty(0) if target is None else target, groups

@@ -24,6 +24,7 @@ from fairrf_lightning.functional import (
 
 Given: TypeAlias = Literal["all", "positives"]
 
+UPDATE_INTERVAL = 50  # default number of optimiser steps between updates of lambda
 _MAX_PENDING = 64
 
 

@@ -11,53 +11,53 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jsonargparse import ArgumentParser
-from rich.console import Console
 
+from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
-from fairrf_lightning.experiments.runner import Request, run_requests
+from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.experiments.setting import Schedule
-from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.results_facts import reproduction_facts
-from paper.numbers import BUDGET, CASE_STUDY
+from fairrf_lightning.report import write_report_if_installed
+from paper.facts import reproduction_facts
+from paper.numbers import CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
 from paper.report import draw_figures, write_page
 
 
-def run_reproduce(args: Sequence[str]) -> None:
-    """Train what is missing, then write the report and its figures."""
-    parser = ArgumentParser(prog="train.py reproduce", description=__doc__, exit_on_error=False)
-    parser.add_argument("--only", type=str, default=",".join(PARTS), help=f"Parts: {', '.join(PARTS)}.")
-    parser.add_argument("--seeds", type=int, default=5, help="Seeds of each setting.")
-    parser.add_argument("--epochs", type=int, default=20, help="Epochs of each model.")
-    parser.add_argument("--workers", type=int, default=None, help=WORKERS_HELP)
-    parser.add_argument("--out", type=str, default="reproduction", help="Folder of the report.")
-    options = parser.parse_args(list(args))
-    parts = [part.strip() for part in options.only.split(",")]
-    for part in parts:
+def reproduce(
+    *,
+    only: Sequence[str] = PARTS,
+    seeds: int = 5,
+    epochs: int = 20,
+    workers: int | None = None,
+    out: Path = Path("reproduction"),
+) -> None:
+    """Repeat the evaluation of the paper on the real data: tables, figures and claims.
+
+    The same command resumes an interrupted run: models that are in results.csv are not trained again.
+
+    Args:
+        only: Parts to run; by default all: adult, compas, lsac, ablation, backbones, case-study,
+            sensitivity.
+        seeds: Number of seeds per setting.
+        epochs: Number of epochs per model.
+        workers: Number of processes; by default one per core if there is enough work.
+        out: Folder of the report.
+    """
+    for part in only:
         if part not in PARTS:
             raise InputError(f"--only {part}: no such part; {did_you_mean(part, PARTS)}")
-    if options.seeds < 2:
-        raise InputError(f"--seeds {options.seeds}: expected 2 or more; an interval needs them.")
+    if seeds < 2:
+        raise InputError(f"--seeds {seeds}: expected 2 or more; an interval needs them.")
     check_matplotlib()
-    folder = Path(options.out)
-    schedule = Schedule(epochs=options.epochs)
-    results = train(parts, folder, list(range(options.seeds)), schedule, options.workers)
-    draw_figures(results, folder / "figures")
-    written, hint = end_with_report(
-        partial(reproduction_facts, results, BUDGET),
-        folder,
-        page="reproduction.html",
-        card="reproduction_card.md",
-    )
-    files = [write_page(results, folder), *written]
-    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, soft_wrap=True)
-    if hint:
-        Console().print(hint, highlight=False, markup=False, soft_wrap=True)
+    results = train(only, out, list(range(seeds)), Schedule(epochs=epochs), workers)
+    draw_figures(results, out / "figures")
+    make_facts = partial(reproduction_facts, results)
+    names = {"page": "reproduction.html", "card": "reproduction_card.md"}
+    written, hint = write_report_if_installed(make_facts, out, **names)
+    print_lines(f"Wrote {', '.join(map(str, [write_page(results, out), *written]))}", *filter(None, [hint]))
 
 
 def train(
@@ -69,24 +69,24 @@ def train(
         parts: Some of :data:`~paper.plans.PARTS`.
         folder: Folder of ``results.csv``.
         seeds: Seeds of each setting.
-        schedule: How long and how fast to train.
+        schedule: Length and learning rate of training.
         workers: Number of processes; ``None`` for one per core if there is enough work.
     """
     todo = plans(parts)
-    requests = [_request(plan, seeds, schedule) for plan in todo]
-    models = sum(len(request.settings) * len(seeds) for request in requests)
-    total = sum(request.work for request in requests)
-    workers = worthwhile_workers(total) if workers is None else workers
+    jobs = [_job(plan, seeds, schedule) for plan in todo]
+    models = sum(len(job.settings) * len(seeds) for job in jobs)
+    total = sum(job.work for job in jobs)
+    workers = default_num_workers(total) if workers is None else workers
     path = folder / "results.csv"
     with resumable(path), progress_bar(f"{models} models", total) as advance:
-        frames = run_requests(requests, path=path, advance=advance, workers=workers)
+        frames = run_jobs(jobs, path=path, advance=advance, workers=workers)
     named = [_named(runs, plan) for runs, plan in zip(frames, todo, strict=True)]
     return pd.concat(named, ignore_index=True)
 
 
-def _request(plan: Plan, seeds: list[int], schedule: Schedule) -> Request:
+def _job(plan: Plan, seeds: list[int], schedule: Schedule) -> Job:
     schedule = replace(schedule, epochs=schedule.epochs * EPOCHS_TIMES.get(plan.data, 1))
-    return Request(plan.make_data(), plan.settings, seeds, schedule, weight=STEPS[plan.data])
+    return Job(plan.make_data(), plan.settings, seeds, schedule, weight=STEPS[plan.data])
 
 
 def _named(runs: pd.DataFrame, plan: Plan) -> pd.DataFrame:

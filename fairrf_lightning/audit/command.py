@@ -22,9 +22,8 @@ from fairrf_lightning.load import EvaluatedRows
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.option_parser import OptionParser
 from fairrf_lightning.quiet import quiet_lightning
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.audit_facts import REPORTED_LEVEL, audit_facts
-from fairrf_lightning.report.facts import Facts
+from fairrf_lightning.report import Facts, write_report_if_installed
+from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
 
 _TARGET = "target"
 _PROBABILITIES = ("prob", "probability")  # `predict` writes the second
@@ -37,7 +36,7 @@ def run_audit(args: Sequence[str]) -> dict[str, Any]:
     result = (_of_predictions if options.predictions else _of_checkpoint)(options, rest)
     print_audit(result)
     paths = write_audit(result, Path(options.out))
-    written, hint = end_with_report(partial(_facts, result), options.out)
+    written, hint = write_report_if_installed(partial(_facts, result), options.out)
     Console().print(f"Wrote {', '.join(map(str, [*paths, *written]))}", highlight=False, soft_wrap=True)
     if options.level != REPORTED_LEVEL:
         hint = f"No report.html: its intervals are at {REPORTED_LEVEL:g}, these at {options.level:g}."

@@ -14,7 +14,7 @@ from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError, check_choice
 from fairrf_lightning.functional import Rule, check_beta
 from fairrf_lightning.notices import collapse_notice, never_updated_notice
-from fairrf_lightning.penalty import RelatedFeaturePenalty
+from fairrf_lightning.penalty import UPDATE_INTERVAL, RelatedFeaturePenalty
 from fairrf_lightning.run_state import (
     OptimiserSteps,
     continues_run,
@@ -22,7 +22,6 @@ from fairrf_lightning.run_state import (
     penalties_of,
     start_fresh,
 )
-from fairrf_lightning.training_scale import UPDATE_INTERVAL
 
 
 class LambdaUpdateCallback(Callback):

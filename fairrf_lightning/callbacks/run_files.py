@@ -18,9 +18,8 @@ from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
 
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
-from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import InputError, diverged, writing_to
-from fairrf_lightning.files import write_text
+from fairrf_lightning.files import write_csv, write_text
 
 _PACKAGES = ("fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "jsonargparse")
 

@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from fairrf_lightning.callbacks import LambdaUpdateCallback, WandbReport
+from fairrf_lightning.callbacks import LambdaUpdateCallback
 from fairrf_lightning.callbacks.checkpointing import (
     BEST,
     BestCheckpoint,
@@ -52,7 +52,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.presets import fit_callbacks, recommended
-from fairrf_lightning.tracking.wandb_logger import use_patient_logger
+from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
 
 _TABLES = (".csv", ".csv.gz", ".parquet", ".xlsx")
 _DEFAULT_LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": ""}}
@@ -104,7 +104,7 @@ class FairRFCLI(LightningCLI):
         if "eta" in model_args and model_args["eta"] is None:
             model_args["eta"] = values.get("eta", 0.3)
         _place_logs(config.trainer)
-        use_patient_logger(config.trainer.logger)
+        replace_wandb_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
             # Lightning says so of the checkpoint callback, which has nothing to do here.

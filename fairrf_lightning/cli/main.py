@@ -76,7 +76,7 @@ COMMANDS = (
         "suggest",
         "Explore",
         "Rank columns as related features by a sample with known S.",
-        "fairrf_lightning.suggest.command:run_suggest",
+        "fairrf_lightning.cli.certify:suggest_command",
     ),
     Command(
         "audit",
@@ -89,14 +89,14 @@ COMMANDS = (
         "certify",
         "Assess",
         "Bound the gap between groups that were never observed.",
-        "fairrf_lightning.certificate.command:run_certify",
+        "fairrf_lightning.cli.certify:certify_command",
         "report",
     ),
     Command(
         "report",
         "Assess",
         "Write a page and a model card for a run, grid or audit.",
-        "fairrf_lightning.report.command:run_report",
+        "fairrf_lightning.cli.report:report",
         "report",
     ),
     Command(
@@ -118,17 +118,18 @@ COMMANDS = (
         "dashboard",
         "Share",
         "Save a W&B workspace that shows the runs of a project.",
-        "fairrf_lightning.tracking.dashboard_command:run_dashboard",
+        "fairrf_lightning.cli.report:dashboard",
         "wandb",
     ),
     Command(
         "reproduce",
         "Paper",
         "Repeat the evaluation of the paper on the real data.",
-        "paper.reproduce:run_reproduce",
+        "paper.reproduce:reproduce",
         "reproduce",
     ),
 )
+_CLONE = Path(__file__).resolve().parents[2]  # in an installed wheel: site-packages
 _EXAMPLES = (
     ("fit", "--data", "adult"),
     ("report", "lightning_logs/version_0"),
@@ -144,6 +145,7 @@ def main(args: list[str] | None = None) -> None:
         raise SystemExit(0)
     # As `python script.py` has it for its own folder: classes of the user's may be named by --model.
     sys.path.insert(0, str(Path.cwd()))
+    sys.path.append(str(_CLONE))  # paper/ is next to the package
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     try:
@@ -200,7 +202,7 @@ def _run(name: str, args: list[str]) -> Any:
     try:
         found = getattr(import_module(module), function)
     except ModuleNotFoundError as error:
-        if error.name == "paper":
+        if error.name in ("paper", module):
             raise InputError(f"{name} needs a clone of the repository; it is not in the package.") from error
         if not command.extra:
             raise

@@ -7,8 +7,8 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
@@ -24,6 +24,7 @@ from fairrf_lightning.printed_command import shell_command
 
 if TYPE_CHECKING:
     from fairrf_lightning.datamodules.base import TabularDataModule
+    from fairrf_lightning.load import Run
 
 _LISTS = (list, tuple, Sequence)
 
@@ -35,10 +36,12 @@ class DataOptions:
     Args:
         class_path: Import path of the data module.
         init_args: Its options that were given or have a default.
+        args: The arguments as they were typed, to print another command on the same data.
     """
 
     class_path: str
     init_args: dict[str, Any]
+    args: tuple[str, ...] = ()
 
     def make(self, **changed: Any) -> TabularDataModule:
         """Return the data module; ``changed`` overrides options, for example ``seed=3``."""
@@ -57,6 +60,40 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
+class DataOverrides:
+    """``--data.*`` of a command on a checkpoint: options of the data that differ from those in training.
+
+    Args:
+        options: The options.
+        name: ``--data NAME``, which is not needed but checked.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def load(self, path: Path, trust: Collection[str] = ()) -> Run:
+        """Return the run of a checkpoint or folder.
+
+        Raises:
+            InputError: If it cannot be loaded, or is of other data than ``name``.
+        """
+        from fairrf_lightning import datamodules  # noqa: PLC0415 - imports torch
+        from fairrf_lightning.load import load_run  # noqa: PLC0415
+
+        run = load_run(path, data_options=self.options, trust=trust)
+        known = {kind.name: kind for kind in vars(datamodules).values() if hasattr(kind, "name")}
+        if self.name in known and not isinstance(run.data, known[self.name]):
+            raise InputError(
+                f"{path}: this checkpoint was trained on {type(run.data).__name__}, not on "
+                f"{known[self.name].__name__}."
+            )
+        return run
+
+
+_DATA_KINDS = (DataOptions, DataOverrides)
+
+
+@dataclass(frozen=True)
 class _Parameter:
     name: str
     kind: Any  # its annotation
@@ -65,7 +102,7 @@ class _Parameter:
 
     @property
     def is_positional(self) -> bool:
-        return self.default is inspect.Parameter.empty and self.kind is not DataOptions
+        return self.default is inspect.Parameter.empty and self.kind not in _DATA_KINDS
 
     @property
     def is_list(self) -> bool:
@@ -91,6 +128,8 @@ class _Parameter:
         option = f"--{self.name}"
         if self.is_flag:
             return option
+        if self.kind is DataOverrides:
+            return f"{option}.OPTION VALUE"
         return f"{option} {'NAME' if self.kind is DataOptions else self._values}"
 
     @property
@@ -111,7 +150,8 @@ def call(
 
     Parameters without a default are positional (and may be given as options); the others are options.
     A list is written ``a,b`` or ``[a,b]``, a flag ``--flag`` or ``--flag false``, and ``--two-words`` is
-    ``--two_words``. A parameter annotated by :class:`DataOptions` is ``--data NAME`` and ``--data.*``.
+    ``--two_words``. A parameter annotated by :class:`DataOptions` is ``--data NAME`` and ``--data.*``, one
+    annotated by :class:`DataOverrides` is ``--data.*`` of a checkpoint.
 
     Args:
         function: A function with annotated parameters and a Google docstring.
@@ -139,17 +179,19 @@ def call(
         options = parser.parse_args(given.args)
     except (jsonargparse.ArgumentError, TypeError, ValueError) as error:
         raise InputError(_explained(error, parameters)) from error
-    return function(**{key: _value(one, options[key], name) for key, one in parameters.items()})
+    return function(**{key: _value(one, options, given) for key, one in parameters.items()})
 
 
 class _Given:
     """Arguments of a command, rewritten as ``--name=value``."""
 
     def __init__(self, parameters: dict[str, _Parameter], command: str, aliases: dict[str, str]) -> None:
-        self._parameters, self._command, self._aliases = parameters, command, aliases
+        self._parameters, self._aliases = parameters, aliases
         self._positional = [one.name for one in parameters.values() if one.is_positional]
-        self._data = next((one.name for one in parameters.values() if one.kind is DataOptions), None)
+        self._data = next((one for one in parameters.values() if one.kind in _DATA_KINDS), None)
+        self.command = command
         self.args: list[str] = []
+        self.data_args: list[str] = []
         self.names: set[str] = set()
 
     def read(self, args: list[str]) -> None:
@@ -163,9 +205,11 @@ class _Given:
             key, equals, value = arg.partition("=")
             name = key.removeprefix("--").replace("-", "_")
             name = self._aliases.get(name, name)
-            if self._data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == self._data):
-                self.names.add(self._data)
-                self.args += [arg] if equals or not args else [arg, args.pop(0)]
+            if name == "ckpt_path" and name not in self._parameters and self._positional:
+                name = self._positional[0]  # the earlier spelling
+            if self._data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == self._data.name):
+                self.names.add(self._data.name)
+                self.data_args += [arg] if equals or not args else [arg, args.pop(0)]
             elif name in self._parameters:
                 self._add(name, [value] if equals else self._values(name, args, len(bare)))
             else:
@@ -173,8 +217,19 @@ class _Given:
         missing = [name for name in self._positional if name not in self.names]
         for name, value in zip(missing, bare, strict=False):
             self._add(name, [value])
+        if self._data and self._data.kind is DataOptions:
+            self.args += self.data_args
         if len(bare) > len(missing):
-            raise InputError(f"{self._command}: unexpected argument {bare[len(missing)]!r}.")
+            raise InputError(f"{self.command}: unexpected argument {bare[len(missing)]!r}.")
+
+    def overrides(self) -> DataOverrides:
+        """Return the options of the data that were given."""
+        pairs = iter([part for arg in self.data_args for part in arg.split("=", 1)])
+        options = {key: next(pairs, "") for key in pairs}
+        name = options.pop(f"--{self._data.name}", "") if self._data else ""
+        return DataOverrides(
+            {key.partition(".")[2]: yaml.safe_load(value) for key, value in options.items()}, name
+        )
 
     def _values(self, name: str, args: list[str], seen: int) -> list[str]:
         """Take the values of an option from the front of the arguments."""
@@ -203,7 +258,7 @@ class _Given:
 
     def _refuse(self, key: str) -> None:
         known = [one.name for one in self._parameters.values() if not one.is_positional]
-        raise InputError(f"{self._command} {key}: no such option; {did_you_mean(key[2:], known)}")
+        raise InputError(f"{self.command} {key}: no such option; {did_you_mean(key[2:], known)}")
 
 
 def _items(text: str) -> list[str]:
@@ -231,19 +286,22 @@ def _parser(parameters: Any, name: str) -> jsonargparse.ArgumentParser:
             from fairrf_lightning.datamodules.base import TabularDataModule  # noqa: PLC0415
 
             parser.add_subclass_arguments(TabularDataModule, one.name, required=False)
-        else:
+        elif one.kind is not DataOverrides:
             default = None if one.is_positional else one.default
             parser.add_argument(f"--{one.name}", type=one.kind, default=default)
     return parser
 
 
-def _value(one: _Parameter, value: Any, command: str) -> Any:
+def _value(one: _Parameter, options: jsonargparse.Namespace, given: _Given) -> Any:
+    if one.kind is DataOverrides:
+        return given.overrides()
+    value = options[one.name]
     if one.kind is not DataOptions:
         return value
     if value is None:
-        raise InputError(f"{command}: no data: name a data set, for example --data adult.")
+        raise InputError(f"{given.command}: no data: name a data set, for example --data adult.")
     spec = value.as_dict()
-    return DataOptions(spec["class_path"], dict(spec.get("init_args") or {}))
+    return DataOptions(spec["class_path"], dict(spec.get("init_args") or {}), tuple(given.data_args))
 
 
 def _explained(error: Exception, parameters: dict[str, _Parameter]) -> str:

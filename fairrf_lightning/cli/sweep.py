@@ -12,18 +12,16 @@ import yaml
 
 from fairrf_lightning.cli.parsing import DataOptions
 from fairrf_lightning.cli.tables import print_lines, print_table
-from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.choose import rejection_lines, same_decision
 from fairrf_lightning.experiments.command_options import read_seeds
 from fairrf_lightning.experiments.pareto import plot_trials
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar
-from fairrf_lightning.files import write_text
+from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.run_facts import data_of
-from fairrf_lightning.report.sweep_facts import sweep_facts
+from fairrf_lightning.report import write_report_if_installed
+from fairrf_lightning.report.sources import data_facts, sweep_facts
 
 
 def sweep(
@@ -112,13 +110,13 @@ def sweep(
         result.trials,
         result.chosen,
         measure,
-        data=data_of(module),
+        data=data_facts(module),
         folder=str(folder),
         max_accuracy_loss=max_accuracy_loss,
         rejected=result.rejected,
         configuration={key: str(value) for key, value in result.identity.items()},
     )
-    written, hint = end_with_report(make_facts, folder)
+    written, hint = write_report_if_installed(make_facts, folder)
     _print(result, max_accuracy_loss, config, [*files, *written])
     if hint:
         print_lines(hint)

@@ -22,9 +22,13 @@ from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
 from fairrf_lightning.datamodules.ksmote import KSMOTE
 from fairrf_lightning.datamodules.leakage import check_leakage
-from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
+from fairrf_lightning.datamodules.loader import (
+    EpochBatches,
+    TensorBatches,
+    default_batch_size,
+    default_update_interval,
+)
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.training_scale import default_batch_size, default_update_interval
 
 _PARTS = ("train", "val", "test")
 _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -219,13 +223,13 @@ class TabularDataModule(LightningDataModule, ABC):
     @property
     def related_columns(self) -> dict[str, list[int]]:
         """Columns of ``inputs``, or of ``related`` if batches carry it, for each related feature."""
-        if self.related_width is not None and self._penalty_columns is not None:
+        if self.penalty_columns is not None and self._penalty_columns is not None:
             return self._penalty_columns.columns
         owners = self.encoder.owners
         return {name: owners[name] for name in self.related}
 
     @property
-    def related_width(self) -> int | None:
+    def penalty_columns(self) -> int | None:
         """Number of columns of ``related``, which batches carry if the related columns are no inputs."""
         self.setup()
         return None if self._penalty_columns is None else self._penalty_columns.matrix.shape[1]

@@ -53,7 +53,9 @@ def summarise(results: pd.DataFrame) -> pd.DataFrame:
     grouped = results.assign(**flags).groupby(SETTING_COLUMNS, sort=False, dropna=False)
     counts = {MODELS: grouped.size(), **{name: grouped[name].sum() for name in flags}}
     spread = grouped[metrics].std(ddof=1).add_suffix("_std")
-    return grouped[metrics].mean().assign(**counts).join(spread).reset_index()
+    return (
+        grouped[metrics].mean().assign(**counts).join(spread).copy().reset_index()
+    )  # a copy: not fragmented
 
 
 class Eligible(NamedTuple):

@@ -22,12 +22,11 @@ from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
-from fairrf_lightning.experiments.runner import run_settings
+from fairrf_lightning.experiments.run import BACKENDS, default_num_workers, run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting
-from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
 from fairrf_lightning.functional import Rule, Statistic
 from fairrf_lightning.penalty import Given
-from fairrf_lightning.report import Facts, end_with_report
+from fairrf_lightning.report import Facts, write_report_if_installed
 
 _MODELS = SHORT_NAMES["model"]
 # Of options that only one of the methods has; giving them to the other one is an error.
@@ -53,13 +52,12 @@ def run_grid(args: Sequence[str]) -> None:
     data.prepare_data()
     workers = options.workers
     if workers is None:
-        workers = worthwhile_workers(total * len(data.train_dataloader()))
+        workers = default_num_workers(total * len(data.train_dataloader()))
     path = folder / "results.csv"
     words = f"{len(settings)} settings x {len(seeds)} seeds"
     with resumable(path), progress_bar(words, total) as advance:
-        results = run_settings(
-            make_data, settings, seeds, schedule, path=path, advance=advance, workers=workers
-        )
+        parallel = {"workers": workers, "backend": options.backend}
+        results = run_settings(make_data, settings, seeds, schedule, path=path, advance=advance, **parallel)
     _finish(results, options, data, folder)
 
 
@@ -73,7 +71,7 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
         title = f"{name}: test split, mean and standard deviation of {num_seeds} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
     if options.report:
-        written, hint = end_with_report(partial(_facts, results, budget, data), folder)
+        written, hint = write_report_if_installed(partial(_facts, results, budget, data), folder)
         files += written
     print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=num_seeds, files=files)
     seed = options.data.init_args.get("seed") if "init_args" in options.data else None
@@ -83,10 +81,9 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
 
 
 def _facts(results: pd.DataFrame, budget: float, data: TabularDataModule) -> Facts:
-    from fairrf_lightning.report.results_facts import grid_facts  # noqa: PLC0415 - optional dependencies
-    from fairrf_lightning.report.run_facts import data_of  # noqa: PLC0415
+    from fairrf_lightning.report.sources import data_facts, grid_facts  # noqa: PLC0415 - optional dependencies
 
-    return grid_facts(results, max_accuracy_loss=budget, data=data_of(data))
+    return grid_facts(results, max_accuracy_loss=budget, data=data_facts(data))
 
 
 def _parser() -> ShortNameParser:
@@ -128,7 +125,8 @@ def _parser() -> ShortNameParser:
         default=0.01,
         help="How much validation accuracy the recommended setting may lose against eta 0.",
     )
-    add("--workers", type=int, default=None, help=WORKERS_HELP)
+    add("--workers", type=int, default=None, help="Processes of one thread; by default up to one per core.")
+    add("--backend", type=str, default="loky", help=f"Backend of joblib: {', '.join(BACKENDS)}.")
     add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
     add("--report", type=bool, default=True, help="Write report.html and model_card.md.")

@@ -11,7 +11,6 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.choose import ACCURACY, BALANCED, SHARE
 from fairrf_lightning.experiments.stack import Stack
-from fairrf_lightning.experiments.stacked_metrics import related_of
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.evaluation import FeaturePenalties
@@ -95,7 +94,7 @@ class Objective:
         module.eval()
         for rows in stack.data.val_dataloader():
             batch = {name: value.to(module.device) for name, value in rows.items()}
-            probs = own.probabilities(module(batch["inputs"]))
-            metric.update(probs, related_of(batch).unsqueeze(1), batch["target"].unsqueeze(1))
+            inputs, target, _ = module.unpack(batch)
+            metric.update(own.probabilities(module(inputs)), module.related_of(batch, inputs), target)
         penalties: Tensor = metric.compute()
         return penalties.view_as(own.weights).mean(-1)

@@ -38,9 +38,9 @@ from fairrf_lightning.experiments.choose import (
     preferred,
     reference,
 )
-from fairrf_lightning.experiments.identity import data_identity
 from fairrf_lightning.experiments.objective import Objective
-from fairrf_lightning.experiments.runner import run_settings
+from fairrf_lightning.experiments.results import data_identity
+from fairrf_lightning.experiments.run import run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.space import PARAMETERS, Space, read_space
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna

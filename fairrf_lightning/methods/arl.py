@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairrf_lightning.backbones import MLP, Backbone
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.module import FairRFModule, single_logit, unpack_batch
+from fairrf_lightning.module import FairRFModule, single_logit
 from fairrf_lightning.run_state import continues_run
 
 _MIN_MEAN = 1e-4  # as in the authors' code: keeps the weights finite when all scores vanish
@@ -109,7 +109,7 @@ class ARLModule(FairRFModule):
     Args:
         n_features: Number of input columns.
         related: Column numbers of each related feature, for ``penalty/<feature>`` only.
-        related_width: Number of columns that batches have under ``related``; by default the related columns
+        penalty_columns: Number of columns that batches have under ``related``; by default the related columns
             are among the inputs.
         backbone: Takes the number of input columns and returns a module that maps inputs to logits;
             or such a module itself, or the name of one of this package: ``mlp``, ``linear`` or ``svm``.
@@ -129,7 +129,7 @@ class ARLModule(FairRFModule):
         n_features: int | None = None,
         related: dict[str, list[int]] | None = None,
         *,
-        related_width: int | None = None,
+        penalty_columns: int | None = None,
         backbone: Backbone = MLP,
         adversary_lr: float = 0.01,
         pretrain_steps: int = 250,
@@ -146,7 +146,7 @@ class ARLModule(FairRFModule):
         super().__init__(
             n_features,
             related,
-            related_width=related_width,
+            penalty_columns=penalty_columns,
             backbone=backbone,
             eta=0.0,
             lr=lr,
@@ -176,7 +176,7 @@ class ARLModule(FairRFModule):
             self.adversary = Adversary(int(self.hparams["n_features"]), self._adversary_options[0]).to(device)
 
     def training_step(self, batch: Any) -> Tensor:
-        inputs, target, _ = unpack_batch(batch)
+        inputs, target, _ = self.unpack(batch)
         losses = self.row_losses(self(inputs), target)
         weights = torch.ones_like(losses)
         if self._steps >= self._adversary_options[1]:

@@ -17,7 +17,7 @@ from fairrf_lightning.datamodules import (
 )
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting
-from fairrf_lightning.experiments.identity import data_identity, model_identity
+from fairrf_lightning.experiments.results import data_identity, model_identity
 
 TABLE = ["--data", "table", "--data.target", "label", "--data.positive", "1", "--data.sensitive", "group"]
 TABLE += ["--data.related", "[height,income]"]
@@ -115,7 +115,7 @@ def test_the_content_counts_not_the_place_of_the_file() -> None:
 
 def test_other_versions_make_another_result(monkeypatch: pytest.MonkeyPatch) -> None:
     one = data_identity(TableDataModule("one.csv", **OPTIONS))
-    monkeypatch.setattr("fairrf_lightning.experiments.identity.version", lambda _: "0.0.1")
+    monkeypatch.setattr("fairrf_lightning.experiments.results.version", lambda _: "0.0.1")
     assert data_identity(TableDataModule("one.csv", **OPTIONS))["versions"] != one["versions"]
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.experiments.results import ResultsFile
 
 SCRIPT = Path(__file__).parents[2] / "train.py"
 

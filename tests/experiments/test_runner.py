@@ -9,7 +9,7 @@ from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack, recommend, run_settings, summarise
 from fairrf_lightning.experiments.choose import pareto_front
-from fairrf_lightning.experiments.runner import plan_stacks
+from fairrf_lightning.experiments.run import plan_stacks
 from fairrf_lightning.methods import KSMOTE
 from tests.experiments.test_choice import DECISIONS, setting_row
 
@@ -99,6 +99,12 @@ def test_stacks_share_a_recipe_and_stay_below_the_limit() -> None:
     assert {(s, seed) for some, seeds in planned for s in some for seed in seeds} == set(pairs)
     with pytest.raises(InputError, match="max_models"):
         list(plan_stacks(pairs, max_models=0))
+
+
+def test_models_with_and_without_an_adversary_train_apart() -> None:
+    settings = [Setting(eta=0.0), Setting(eta=0.3), Setting(eta=0.0, adversary_lr=0.1)]
+    planned = [some for some, _ in plan_stacks([(setting, 0) for setting in settings], max_models=9)]
+    assert planned == [settings[:2], settings[2:]]
 
 
 @pytest.mark.parametrize(

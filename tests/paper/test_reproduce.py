@@ -9,15 +9,21 @@ import pytest
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.printed_command import install_command
-from paper.plans import PARTS, plans
+from paper.plans import ETAS, PARTS, plans
 from paper.report import hypervolume
 from tests.experiments.test_choice import runs
 
 
 def test_compas_and_the_case_study_are_reproduced_and_continued(
-    cli: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cli: Callable[[str], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     del cli  # for its folder and arguments
+    monkeypatch.setitem(ETAS, "compas", (0.3, 1.0))
+    monkeypatch.setattr("paper.plans.ARL_LRS", (0.1,))
+    monkeypatch.setattr("paper.plans.KSMOTE_ETAS", (0.6,))
     command = ["reproduce", "--seeds=2", "--epochs=2"]
     main([*command, "--only=compas"])
     report = (tmp_path / "reproduction/reproduction.md").read_text(encoding="utf-8")
@@ -95,12 +101,14 @@ def test_without_matplotlib_nothing_is_trained(
 
 
 def test_from_a_wheel_the_command_asks_for_a_clone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("paper")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "paper").is_dir()])
-    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys.modules["fairrf_lightning.cli.main"], "_CLONE", tmp_path)
+    (tmp_path / "paper").mkdir()  # the user's own
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit_info:
         main(["reproduce"])
     assert exit_info.value.code == 2

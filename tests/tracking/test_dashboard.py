@@ -10,7 +10,7 @@ import wandb
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.printed_command import install_command
-from fairrf_lightning.tracking.axes import GAP_LABELS, RATES
+from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES
 from tests.tracking.wandb_server import Server
 
 SECTIONS = ["Accuracy against gaps", "Lambda paths", "Penalties", "Groups", "Sweeps"]
@@ -114,8 +114,7 @@ def test_it_is_not_saved_when_the_user_is_offline(
 def test_a_missing_package_is_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("dashboard", "dashboard_command"):
-        monkeypatch.delitem(sys.modules, f"fairrf_lightning.tracking.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "fairrf_lightning.tracking.dashboard", raising=False)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     with pytest.raises(SystemExit) as exit_info:
         main(["dashboard", "--json"])
