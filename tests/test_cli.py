@@ -111,7 +111,7 @@ def test_predict_writes_probabilities_and_decisions_of_the_test_rows(cli: Cli) -
     cli(f"fit --data adult {SHORT}")
     cli(f"predict --data adult --ckpt_path {checkpoint()} --predictions.path out/rows.csv")
     rows = pd.read_csv("out/rows.csv")
-    assert list(rows.columns) == ["row", "probability", "decision"]
+    assert list(rows.columns) == ["row", "probability", "decision", "target", "sex"]
     assert len(rows) == 13567
     assert rows["row"].is_monotonic_increasing
     assert rows["probability"].between(0, 1).all()
