@@ -1,114 +1,247 @@
-"""The result of an audit as plain values, and its files.
-
-``audit.json`` (schema 1) holds::
-
-    schema, level, threshold, min_rows, rows
-    labels      whether the rows have true labels; without them only rows, selection_rate,
-                mean_probability and dDP are numbers, and all else is null
-    notices     what to read first: all decisions are the same, no labels, a penalty that never acted
-    source      {kind: checkpoint | predictions, path, against, data, split}
-    overall     figures of all rows, see below
-    against     the same of the other model, without AUC and calibration, or null
-    accuracy_difference  null, or {value, low, high, verdict; both_right, only_first_right,
-                only_second_right, both_wrong}: accuracy minus the other model's on the same rows
-                (Tango, at level), and the counts of rows behind it
-    groupings   list of {name, attributes, unknown_rows, groups, gaps}
-      groups    list of {name, estimable} + figures: rows, positives, base_rate; accuracy, selection_rate,
-                true_positive_rate, false_positive_rate, each with _low and _high (Wilson, at level);
-                mean_probability, auc, auc_error, calibration_error, of models with probabilities
-      gaps      list of {gap: dDP | dEO | dEOdds, mode: hard | prob, estimable, left_out: [group names],
-                value, low, high, bounds: [smallest, largest] or null, against: null or
-                {value, low, high, difference, difference_low, difference_high, verdict, bounds,
-                difference_bounds: outer ones, [smallest, largest] or null}}
-
-A number that cannot be estimated is null. ``audit_groups.csv`` has a line for each group; a name in it that
-a spreadsheet program would take for a formula has an apostrophe in front (``fairrf_lightning/files.py``).
-"""
+"""The result of an audit: its types, its tables, and what follows from ``audit.json`` alone."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from html import escape
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from fairrf_lightning.audit.accuracy import accuracy_difference
-from fairrf_lightning.audit.cells import CellCounts
-from fairrf_lightning.audit.figures import group_figures, groupings
-from fairrf_lightning.audit.gaps import grouping_gaps
-from fairrf_lightning.audit.notices import notices
-from fairrf_lightning.errors import writing_to
-from fairrf_lightning.files import write_csv, write_text
+from fairrf_lightning.metrics.counts import Mode
+from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
 
 SCHEMA = 1
+FAIRER = "fairer, beyond noise"
+LESS_FAIR = "less fair, beyond noise"
+MORE_ACCURATE = "more accurate, beyond noise"
+LESS_ACCURATE = "less accurate, beyond noise"
+NO_DIFFERENCE = "no difference shown"
+NOT_ESTIMABLE = "not estimable"
+NO_LABELS = (
+    "No true labels: selection rates and dDP are measured; accuracy, true and false positive rates, AUC, "
+    "calibration, dEO and dEOdds are not applicable. If the file has labels, name their column by --target."
+)
 
 
-def audit(
-    cells: CellCounts,
-    attributes: list[str],
-    *,
-    source: Mapping[str, Any],
-    compared: dict[str, list[str]] | None = None,
-    level: float = 0.95,
-    threshold: float = 0.5,
-    min_rows: int = 10,
-    of_models: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Return the audit of counted predictions, as ``audit.json`` holds it.
+@dataclass(frozen=True)
+class GapChange:
+    """A gap of the other model on the same rows, and the first model's gap minus it.
 
     Args:
-        cells: Counts of the predictions.
-        attributes: Sensitive attributes, in the order of the cells' values.
-        source: What was audited.
-        compared: Values of an attribute that are compared; by default all.
-        level: Confidence level of all intervals.
-        threshold: Probability from which on a decision was positive.
-        min_rows: A group with fewer rows is not estimable.
-        of_models: Notices about the models, which join those of the rows.
+        value: Gap of the other model, with ``low`` and ``high``.
+        difference: Difference, with ``difference_low`` and ``difference_high``.
+        verdict: The interval of the difference in words.
+        bounds: Smallest and largest gap of the other model that rows of unknown group allow, if any.
+        difference_bounds: Outer bounds of the difference: both extremes need not occur together.
     """
-    every = np.arange(len(cells.names))
-    result = {
-        "schema": SCHEMA,
-        "level": level,
-        "threshold": threshold,
-        "min_rows": min_rows,
-        "rows": int(cells.rows.sum()),
-        "labels": cells.has_labels,
-        "source": dict(source),
-        "overall": group_figures(cells, every, level=level),
-        "against": group_figures(cells, every, model=1, level=level) if cells.num_models == 2 else None,
-        "accuracy_difference": accuracy_difference(cells, level),
-        "groupings": [
-            {
-                "name": grouping.name,
-                "attributes": list(grouping.attributes),
-                "unknown_rows": int(cells.rows[grouping.unknown].sum()),
-                "groups": [
-                    {"name": name, "estimable": bool(cells.rows[chosen].sum() >= min_rows)}
-                    | group_figures(cells, chosen, level=level)
-                    for name, chosen in grouping.groups.items()
-                ],
-                "gaps": list(grouping_gaps(cells, grouping, level, min_rows)),
-            }
-            for grouping in groupings(cells, attributes, compared or {})
-        ],
-    }
-    return result | {"notices": [*notices(result), *of_models]}
+
+    value: float | None
+    low: float | None
+    high: float | None
+    difference: float | None
+    difference_low: float | None
+    difference_high: float | None
+    verdict: str
+    bounds: list[float] | None = None
+    difference_bounds: list[float] | None = None
 
 
-def write_audit(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write ``audit.json`` and ``audit_groups.csv``, each as a whole, and return their paths."""
-    lines = [
-        {"grouping": grouping["name"], **group}
-        for grouping in result["groupings"]
-        for group in grouping["groups"]
-    ]
-    paths = [folder / "audit.json", folder / "audit_groups.csv"]
-    with writing_to(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(paths[0], json.dumps(result, indent=2, allow_nan=False) + "\n")
-        write_csv(pd.DataFrame(lines), paths[1])
-    return paths
+@dataclass(frozen=True)
+class GapResult:
+    """A gap between groups; a number that cannot be estimated is ``None``.
+
+    Args:
+        gap: Label of the gap: dDP, dEO or dEOdds.
+        mode: ``"hard"`` for decisions, ``"prob"`` for probabilities.
+        estimable: Whether at least two groups have enough rows.
+        left_out: Groups with too few rows, which are not compared.
+        value: The gap, with ``low`` and ``high``.
+        bounds: Smallest and largest gap that rows of unknown group allow, if there are any.
+        against: Comparison with the other model, if there is one.
+    """
+
+    gap: str
+    mode: Mode
+    estimable: bool = False
+    left_out: list[str] = field(default_factory=list)
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bounds: list[float] | None = None
+    against: GapChange | None = None
+
+
+@dataclass(frozen=True)
+class GroupingResult:
+    """Rates and gaps by one attribute, or by the intersection of several.
+
+    Args:
+        name: The attributes in one name.
+        attributes: Names of the attributes.
+        unknown_rows: Number of rows whose group is unknown.
+        groups: Numbers of each group that is compared.
+        gaps: Gaps between these groups.
+    """
+
+    name: str
+    attributes: list[str]
+    unknown_rows: int
+    groups: list[dict[str, Any]]
+    gaps: list[GapResult]
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """Rates of groups and gaps between them; ``to_dict`` is the content of ``audit.json``.
+
+    A number that cannot be estimated is ``None``. Without true labels only rows, ``selection_rate``,
+    ``mean_probability`` and dDP are numbers.
+
+    Args:
+        schema: Version of ``audit.json``.
+        level: Confidence level of all intervals.
+        threshold: Decision threshold.
+        min_rows: Groups with fewer rows are not compared.
+        rows: Number of rows.
+        labels: Whether the rows have true labels.
+        source: Description of the model and the rows: kind (checkpoint or predictions), path, against, data,
+            split.
+        overall: Numbers of all rows: rows, positives, base_rate; accuracy, selection_rate,
+            true_positive_rate, false_positive_rate, each with ``_low`` and ``_high`` (Wilson's limits); for
+            models with probabilities mean_probability, auc, auc_error, calibration_error.
+        against: The same for the other model, without AUC and calibration.
+        accuracy_difference: Accuracy minus the other model's on the same rows: value, low, high (Tango's
+            limits), verdict, and the numbers of rows that both, one or neither gets right.
+        groupings: Results by attribute and, for several attributes, by their intersection.
+        notices: Notices to read before any number.
+    """
+
+    schema: int
+    level: float
+    threshold: float
+    min_rows: int
+    rows: int
+    labels: bool
+    source: dict[str, Any]
+    overall: dict[str, Any]
+    against: dict[str, Any] | None
+    accuracy_difference: dict[str, Any] | None
+    groupings: list[GroupingResult]
+    notices: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        return asdict(self)
+
+    def groups_table(self) -> pd.DataFrame:
+        """Return one line per group of each grouping."""
+        return pd.DataFrame(
+            [{"grouping": one.name, **group} for one in self.groupings for group in one.groups]
+        )
+
+    def gaps_table(self) -> pd.DataFrame:
+        """Return one line per gap of each grouping; with another model, the difference and the verdict."""
+        lines = []
+        for one in self.groupings:
+            for gap in one.gaps:
+                line: dict[str, Any] = {"grouping": one.name, "gap": gap.gap, "mode": gap.mode}
+                line |= {name: getattr(gap, name) for name in ("value", "low", "high")}
+                if self.against is not None:
+                    names = ("difference", "difference_low", "difference_high", "verdict")
+                    line |= {name: getattr(gap.against, name, None) for name in names}
+                lines.append(line)
+        return pd.DataFrame(lines)
+
+    def __repr__(self) -> str:
+        """Show the notices and the gaps."""
+        table = self.gaps_table().to_string(index=False, float_format="{:.4f}".format)
+        return "\n".join([f"Audit of {self.rows:,} rows", *self.notices, table])
+
+    def _repr_html_(self) -> str:
+        notices = "".join(f"<p>{escape(line)}</p>" for line in self.notices)
+        tables = (self.gaps_table(), self.groups_table())
+        return notices + "".join(table.to_html(index=False, float_format="{:.4f}".format) for table in tables)
+
+
+def verdict_of(low: float, high: float, below: str = FAIRER, above: str = LESS_FAIR) -> str:
+    """Return an interval of a difference in words.
+
+    Args:
+        low: Lower limit.
+        high: Upper limit.
+        below: Verdict if all of it is below 0.
+        above: Verdict if all of it is above 0.
+
+    >>> verdict_of(-0.2, -0.1), verdict_of(-0.1, 0.1), verdict_of(0.1, 0.2)
+    ('fairer, beyond noise', 'no difference shown', 'less fair, beyond noise')
+    """
+    if math.isnan(low) or math.isnan(high):
+        return NOT_ESTIMABLE
+    return below if high < 0 else above if low > 0 else NO_DIFFERENCE
+
+
+def notices(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the notices about decisions and labels of an audit, as ``audit.json`` has it."""
+    for key, whose in (("overall", ""), ("against", "of the other model: ")):
+        numbers = result.get(key)
+        if words := SAME_DECISION if has_same_decision(numbers) else _nearly_same(numbers):
+            line = f"{whose}{words}."
+            yield f"{line[0].upper()}{line[1:]}"
+    if not has_labels(result):
+        yield NO_LABELS
+    elif result["overall"].get("base_rate") in (0, 1):
+        yield (
+            f"Every true label is {result['overall']['base_rate']:g}: if these are not real labels, "
+            "accuracy, calibration, dEO and dEOdds mean nothing; --target '' leaves them out."
+        )
+
+
+def has_labels(result: Mapping[str, Any]) -> bool:
+    """Return whether the rows of an ``audit.json`` have true labels."""
+    return bool(result.get("labels", True))
+
+
+def has_same_decision(numbers: Mapping[str, Any] | None) -> bool:
+    """Return whether a model makes the same decision for all rows."""
+    rate = (numbers or {}).get("selection_rate")
+    return rate is not None and is_constant(rate)
+
+
+def may_turn(against: Mapping[str, Any]) -> bool:
+    """Return whether knowing the rows of unknown group could change the verdict on a gap."""
+    bounds = against.get("difference_bounds")
+    if bounds is None:
+        return False
+    verdict = against["verdict"]
+    return bool((verdict == FAIRER and bounds[1] >= 0) or (verdict == LESS_FAIR and bounds[0] <= 0))
+
+
+def not_compared(grouping: Mapping[str, Any], rows: int) -> int:
+    """Return how many rows belong to known groups that are not compared."""
+    compared = sum(group["rows"] for group in grouping["groups"])
+    return int(rows - compared - grouping["unknown_rows"])
+
+
+def nothing_to_compare(grouping: Mapping[str, Any]) -> str:
+    """Return why a grouping has no gaps if fewer than two of its groups have rows, or an empty text."""
+    names, unknown = [group["name"] for group in grouping["groups"]], grouping["unknown_rows"]
+    if len(names) > 1:
+        return ""
+    found = f"only the group '{names[0]}' has rows" if names else "no row's group is known"
+    return f"No gap by {grouping['name']}: {found}" + (f", {unknown:,} rows are unknown." if unknown else ".")
+
+
+def _nearly_same(numbers: Mapping[str, Any] | None) -> str | None:
+    names = ("selection_rate", "true_positive_rate", "false_positive_rate")
+    share, hits, false_alarms = ((numbers or {}).get(name) for name in names)
+    if share is None or hits is None or false_alarms is None:
+        return None
+    return nearly_constant(share, (hits + 1 - false_alarms) / 2)
+
+
+def json_number(value: float) -> float | None:
+    """Return a number for JSON, ``None`` for NaN."""
+    return None if math.isnan(value) else value

@@ -67,8 +67,7 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
     chosen = recommend(summary, budget)
     files, hint = [folder / "results.csv"], ""
     if options.plot and chosen.with_s is not None:
-        name = getattr(data, "name", type(data).__name__)
-        title = f"{name}: test split, mean and standard deviation of {num_seeds} seeds"
+        title = f"{data.display_name}: test split, mean and standard deviation of {num_seeds} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
     if options.report:
         written, hint = write_report_if_installed(partial(_facts, results, budget, data), folder)

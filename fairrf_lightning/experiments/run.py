@@ -163,7 +163,7 @@ def _method_steps(stack: Stack, setting: Setting, best_epoch: int) -> int:
     steps = len(stack.data.train_dataloader())
     if not setting.eta and not setting.adversary_lr:
         return 0
-    start = stack.schedule.pretrain_epochs * steps if setting.eta else setting.pretrain_steps
+    start = stack.schedule.pretrain_epochs * steps if setting.eta else setting.pretrain_steps or 0
     return max(0, (best_epoch + 1) * steps - start)
 
 

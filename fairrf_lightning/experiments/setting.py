@@ -38,7 +38,7 @@ class StackConfig:
         every_n_steps: Optimiser steps between updates of lambda; ``None`` keeps lambda fixed.
         expose_sensitive: Replace the related features by the sensitive attribute (ConstrainS). It is then
             in the training batches, for the penalty only, and still not an input of the model.
-        pretrain_steps: Steps of ARL's learner without the adversary.
+        pretrain_steps: Steps of ARL's learner without the adversary; ``None``: no adversaries.
     """
 
     backbone: BackboneName = "mlp"
@@ -49,7 +49,7 @@ class StackConfig:
     rule: Rule = "kkt"
     every_n_steps: int | None = 50
     expose_sensitive: bool = False
-    pretrain_steps: int = 250
+    pretrain_steps: int | None = 250
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Setting(StackConfig):
     def _check_adversary(self) -> None:
         if not 0 <= self.adversary_lr < float("inf"):
             raise InputError(f"adversary_lr = {self.adversary_lr}: expected 0 (none) or a positive number.")
-        if self.pretrain_steps < 0:
+        if self.pretrain_steps is None or self.pretrain_steps < 0:
             raise InputError(f"pretrain_steps = {self.pretrain_steps}: expected 0 or more steps.")
         if self.adversary_lr and (self.eta or self.remove or self.backbone == "svm"):
             raise InputError(
@@ -105,7 +105,7 @@ class Setting(StackConfig):
         if self.backbone != "mlp":
             del shared["dropout"], shared["hidden"]
         if not self.adversary_lr:
-            del shared["pretrain_steps"]
+            shared["pretrain_steps"] = None
         if self.every_n_steps is None:
             del shared["rule"]
         return StackConfig(**shared)

@@ -1,13 +1,19 @@
-"""A stack: many FairRF models trained as one FairRFModule, with leading dimensions ``(S, P)``."""
+"""Many models as one: the module and the metrics of a single model with leading dimensions.
+
+Models come as ``S`` seeds times ``P`` settings. The settings of a seed share rows, order, initial
+weights and dropout masks, just as separate runs with that seed would.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from fairrf_lightning.experiments.stacked_backbone import StackedBackbone
+from fairrf_lightning.backbones import LinearSVM
 from fairrf_lightning.methods.arl import Adversary
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts, Mode
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
@@ -15,14 +21,200 @@ from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 _MODES: dict[Mode, str] = {"hard": "", "prob": "_prob"}
+_BUILDING = threading.Lock()
+
+
+class StackedBackbone(nn.Module):
+    """``S x P`` networks of linear layers with ReLU and dropout between them.
+
+    Args:
+        make: Takes a number of input columns and returns a backbone made of ``nn.Linear``,
+            ``nn.ReLU`` and ``nn.Dropout``, such as :class:`~fairrf_lightning.backbones.MLP`.
+        seeds: Seed of the initial weights and the dropout masks, ``S`` of them.
+        columns: Input columns that each setting sees, boolean ``(P, D)``.
+    """
+
+    columns: Tensor
+
+    def __init__(self, make: Callable[[int], nn.Module], seeds: Sequence[int], columns: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("columns", columns, persistent=False)
+        self._sees_all = bool(columns.all())
+        models = []
+        self._generators = []
+        for seed in seeds:
+            row, generator = _build_as_single_runs_do(make, seed, columns)
+            models.append(row)
+            self._generators.append(generator)
+        example = models[0][0]
+        self._l2: float | None = example.l2 if isinstance(example, LinearSVM) else None
+        self._dropout = max((m.p for m in example.modules() if isinstance(m, nn.Dropout)), default=0.0)
+        layers = [[_linear_layers(model) for model in row] for row in models]
+        self.weights = nn.ParameterList(
+            _stack(layers, depth, "weight", columns) for depth in range(len(layers[0][0]))
+        )
+        self.biases = nn.ParameterList(
+            _stack(layers, depth, "bias", columns) for depth in range(len(layers[0][0]))
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Map the rows of each seed ``(S, N, D)`` to logits ``(S, P, N)``."""
+        # Seed by seed: the activations of one seed's models still fit into the processor's cache.
+        weights = zip(*(weight.unbind() for weight in self._masked_weights()), strict=True)
+        biases = zip(*(bias.unbind() for bias in self.biases), strict=True)
+        seeds = zip(inputs, weights, biases, self._generators, strict=True)
+        return torch.stack([self._one_seed(*seed) for seed in seeds])
+
+    def row_losses(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the task loss of each model and row, ``(S, P, N)``, of targets ``(S, 1, N)``."""
+        if self._l2 is not None:
+            return torch.relu(1 - (2 * target - 1) * logits)
+        expanded = target.expand_as(logits)
+        return nn.functional.binary_cross_entropy_with_logits(logits, expanded, reduction="none")
+
+    def task_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the task loss of each model, ``(S, P)``."""
+        losses = self.row_losses(logits, target).mean(-1)
+        if self._l2 is None:
+            return losses
+        squares: Tensor = self.weights[0].square().sum((-2, -1))
+        return losses + self._l2 * squares / self.columns.sum(-1)
+
+    def _masked_weights(self) -> list[Tensor]:
+        first, *others = self.weights
+        # A column that is masked here has no gradient, so its weights stay at their initial 0.
+        return [first if self._sees_all else first * self.columns.unsqueeze(1), *others]
+
+    def _one_seed(
+        self, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], generator: torch.Generator
+    ) -> Tensor:
+        settings = weights[0].shape[0]
+        # The settings share the inputs: one product of a tall matrix serves them all.
+        hidden = torch.addmm(biases[0].flatten(0, 1), weights[0].flatten(0, 1), inputs.T)
+        hidden = hidden.view(settings, -1, len(inputs))
+        for weight, bias in zip(weights[1:], biases[1:], strict=True):
+            hidden = hidden.relu_()
+            if self.training and self._dropout:
+                hidden = hidden * self._dropout_mask(hidden, generator)
+            hidden = torch.baddbmm(bias, weight, hidden)
+        return hidden.squeeze(1)
+
+    def _dropout_mask(self, hidden: Tensor, generator: torch.Generator) -> Tensor:
+        # Drawn as `nn.Dropout` draws it for ``(N, H)``, so that the random numbers are the same.
+        kept = torch.empty(hidden.shape[:0:-1]).bernoulli_(1 - self._dropout, generator=generator)
+        return kept.div_(1 - self._dropout).T.to(hidden)
+
+
+def _build_as_single_runs_do(
+    make: Callable[[int], nn.Module], seed: int, columns: Tensor
+) -> tuple[list[nn.Module], torch.Generator]:
+    generator = torch.Generator()
+    models = []
+    # Another thread may build a stack at the same time, and the random state is global.
+    with _BUILDING, torch.random.fork_rng(devices=[]):
+        for sees in columns:
+            torch.manual_seed(seed)
+            models.append(make(int(sees.sum())))
+        generator.set_state(torch.get_rng_state())
+    return models, generator
+
+
+def _linear_layers(model: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+
+
+def _stack(layers: list[list[list[nn.Linear]]], depth: int, name: str, columns: Tensor) -> nn.Parameter:
+    rows = [[getattr(model[depth], name).detach() for model in row] for row in layers]
+    if name == "bias":
+        rows = [[bias.unsqueeze(-1) for bias in row] for row in rows]
+    elif depth == 0:
+        rows = [[_spread(weight, sees) for weight, sees in zip(row, columns, strict=True)] for row in rows]
+    return nn.Parameter(torch.stack([torch.stack(row) for row in rows]))
+
+
+def _spread(weight: Tensor, sees: Tensor) -> Tensor:
+    spread = weight.new_zeros(len(weight), len(sees))
+    spread[:, sees] = weight
+    return spread
+
+
+class StackedMetrics(EvaluationMetrics):
+    """The metrics of a single model for ``(S, P)`` models, and a few more instead of intervals.
+
+    Adds gaps of probabilities (``_prob``) and mean deviations between groups; on test rows also
+    ``worst_group_auc``, the smallest area under the ROC curve of a group, NaN if a group has rows of one
+    class only.
+
+    Args:
+        penalty: The penalty of the stack.
+        num_groups: Number of groups of the sensitive attribute.
+        auc: Whether to measure ``worst_group_auc``.
+    """
+
+    def __init__(self, penalty: RelatedFeaturePenalty, num_groups: int = 2, *, auc: bool = False) -> None:
+        super().__init__(penalty, num_groups)
+        self._with_auc = auc
+        self._rows: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def update(
+        self, loss: Tensor, logits: Tensor, related: Tensor, target: Tensor, groups: Tensor | None
+    ) -> None:
+        """Add a batch: losses ``(S, P)``, logits ``(S, P, N)``, targets and groups ``(S, 1, N)``."""
+        super().update(loss, logits, related, target, groups)
+        # Only on test rows: sorting the rows of all models in each validation epoch would cost too much.
+        if self._with_auc and groups is not None:
+            self._rows.append((logits, target.squeeze(1) > 0.5, groups.squeeze(1)))
+
+    def compute(self, *, intervals: bool = False) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return ``(S, P)`` by name, and ``penalty/<feature>``; never intervals."""
+        del intervals
+        values, penalties = super().compute(intervals=False)
+        return values | self._worst_group_auc(), penalties
+
+    def _gaps(self, counts: GroupCounts, *, intervals: bool) -> dict[str, Tensor]:
+        del intervals
+        values = {}
+        for key, gap in GAPS.items():
+            deviation = key.replace("_gap", "_mean_deviation")
+            for mode, suffix in _MODES.items():
+                values[f"{key}{suffix}"] = counts.gap(gap, "gap", mode)
+                values[f"{deviation}{suffix}"] = counts.gap(gap, "mean_deviation", mode)
+        return values
+
+    def _worst_group_auc(self) -> dict[str, Tensor]:
+        if not self._rows:
+            return {}
+        seeds = zip(*(torch.cat(column, dim=-1) for column in zip(*self._rows, strict=True)), strict=True)
+        worst = []
+        for logits, positive, groups in seeds:
+            members = [groups == group for group in range(self.num_groups)]
+            areas = [auc(logits[:, of & positive], logits[:, of & ~positive]) for of in members]
+            worst.append(torch.stack(areas).amin(0))
+        return {"worst_group_auc": torch.stack(worst)}
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        super().reset()
+        self._rows = []
+
+
+def auc(positives: Tensor, negatives: Tensor) -> Tensor:
+    """Return the share of pairs with the positive above the negative, ties counting half, ``(P,)``.
+
+    >>> auc(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 2.0]]))
+    tensor([0.6250], dtype=torch.float64)
+    """
+    below, others = positives.contiguous(), negatives.sort(dim=-1).values
+    ranks = torch.searchsorted(others, below) + torch.searchsorted(others, below, right=True)
+    return ranks.double().mean(-1) / (2 * negatives.shape[-1])
 
 
 class StackedModule(FairRFModule):
     """``S`` seeds times ``P`` settings; their losses are summed.
 
-    Adam works element by element, so each model takes the steps that it would take alone. Batches have
-    ``inputs`` ``(S, N, D)`` and ``target`` ``(S, N)``. ``results`` holds the metrics of the last epoch of
-    validation or test, ``(S, P)`` by name; nothing is logged.
+    Adam works element by element, so each model takes exactly the steps that it would take alone. Batches
+    have ``inputs`` ``(S, N, D)``, ``target`` and ``groups`` ``(S, 1, N)`` and ``related`` ``(S, 1, N, C)``.
+    ``results`` holds the metrics of the last validation or test epoch, ``(S, P)`` by name.
 
     Args:
         backbone: The stacked networks.
@@ -40,32 +232,26 @@ class StackedModule(FairRFModule):
         self.penalty = penalty
         self.build_metrics(num_groups)
 
-    def make_metrics(self, stage: str, num_groups: int) -> EvaluationMetrics:
-        """Return metrics with gaps of probabilities, and on test the AUC of the worst group."""
-        return StackedMetrics(self.penalty, num_groups, with_auc=stage == "test")
+    def make_metrics(self, stage: str, num_groups: int) -> StackedMetrics:
+        """Return the metrics of ``"val"`` or ``"test"``."""
+        return StackedMetrics(self.penalty, num_groups, auc=stage == "test")
 
-    def unpack(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return inputs ``(S, N, D)``, target and groups ``(S, 1, N)``: settings share the rows of a seed."""
-        inputs, target, groups = super().unpack(batch)
-        return inputs, target.unsqueeze(1), None if groups is None else groups.unsqueeze(1)
-
-    def related_of(self, batch: Any, inputs: Tensor) -> Tensor:
-        """Return the related columns, ``(S, 1, N, C)``."""
-        related: Tensor = batch.get("related", inputs)
-        return related.unsqueeze(1)
-
-    def check_predictions(self, logits: Tensor) -> None:
-        """Accept NaN: a model that has diverged is never chosen, and the others are not affected."""
+    def related_of(self, batch: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the columns of the penalty, ``(S, 1, N, C)``: the batch's ``related``, or the inputs."""
+        return batch["related"] if "related" in batch else inputs.unsqueeze(1)
 
     def add_train_losses(self, loss: Tensor, penalty: Tensor) -> None:
-        """Do nothing: Lightning logs scalars only."""
+        """Do nothing: a stack logs nothing."""
 
     def log_results(self, values: dict[str, Tensor]) -> None:
-        """Do nothing: Lightning logs scalars only."""
+        """Do nothing: a stack logs nothing."""
+
+    def check_predictions(self, logits: Tensor) -> None:
+        """Do nothing: a diverged model must not end the others; its metrics are NaN."""
 
 
 class StackedARLModule(StackedModule):
-    """``S x P`` models of :class:`~fairrf_lightning.methods.ARLModule`, each with its adversary.
+    """``S x P`` models of :class:`~fairrf_lightning.methods.ARLModule`, each with an adversary of its own.
 
     Args:
         backbone: The stacked networks.
@@ -91,98 +277,10 @@ class StackedARLModule(StackedModule):
         self._pretrain_steps = pretrain_steps
 
     def training_step(self, batch: Any) -> Tensor:
-        if self.trainer.global_step < self._pretrain_steps:
-            return super().training_step(batch)
         inputs, target = batch["inputs"], batch["target"]
-        losses = self.backbone.row_losses(self(inputs), target.unsqueeze(1))
-        self.adversary.ascend(inputs, target, losses.detach())
-        return (self.adversary.weights(inputs, target) * losses).mean(-1).sum()
-
-
-class StackedMetrics(EvaluationMetrics):
-    """Metrics of a stack: no intervals, but the mean deviations, and all gaps of probabilities as well.
-
-    Args:
-        penalty: The penalty of the stack.
-        num_groups: Number of groups of the sensitive attribute.
-        with_auc: Add ``worst_group_auc``; sorting all rows of all models takes time.
-    """
-
-    def __init__(self, penalty: RelatedFeaturePenalty, num_groups: int, *, with_auc: bool = False) -> None:
-        super().__init__(penalty, num_groups)
-        self.counter.validate_args = False  # the predictions of a diverged model are NaN
-        self._auc = WorstGroupAUC(num_groups) if with_auc else None
-
-    def update(
-        self, loss: Tensor, logits: Tensor, related: Tensor, target: Tensor, groups: Tensor | None
-    ) -> None:
-        """Add a batch: logits ``(S, P, N)``, target and groups ``(S, 1, N)``."""
-        super().update(loss, logits, related, target, groups)
-        if self._auc is not None and groups is not None:
-            self._auc.update(logits, target.squeeze(1) > 0.5, groups.squeeze(1))
-
-    def compute(self, *, intervals: bool = False) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the metrics by name, and ``penalty/<feature>``; each of shape ``(S, P)``."""
-        values, penalties = super().compute(intervals=intervals)
-        if self._auc is not None and self._groups_seen:
-            values["worst_group_auc"] = self._auc.compute()
-        return values, penalties
-
-    def _gaps(self, counts: GroupCounts, *, intervals: bool) -> dict[str, Tensor]:
-        del intervals
-        values = {}
-        for key, gap in GAPS.items():
-            deviation = f"{key.removesuffix('_gap')}_mean_deviation"
-            for mode, suffix in _MODES.items():
-                values[f"{key}{suffix}"] = counts.gap(gap, "gap", mode)
-                values[f"{deviation}{suffix}"] = counts.gap(gap, "mean_deviation", mode)
-        return values
-
-    def reset(self) -> None:
-        """Drop all batches."""
-        super().reset()
-        if self._auc is not None:
-            self._auc.reset()
-
-
-class WorstGroupAUC:
-    """The smallest area under the ROC curve of a group, for ``(S, P)`` models.
-
-    A group without rows of both classes has no such area: the result is then NaN.
-
-    Args:
-        num_groups: Number of groups of the sensitive attribute; rows of group -1 do not count.
-    """
-
-    def __init__(self, num_groups: int) -> None:
-        self._num_groups = num_groups
-        self._batches: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def reset(self) -> None:
-        """Drop all batches."""
-        self._batches = []
-
-    def update(self, logits: Tensor, positive: Tensor, groups: Tensor) -> None:
-        """Add a batch: logits ``(S, P, N)``, positive rows and groups ``(S, N)``."""
-        self._batches.append((logits, positive, groups))
-
-    def compute(self) -> Tensor:
-        """Return the area of each model, ``(S, P)``."""
-        logits, positive, groups = (torch.cat(column, dim=-1) for column in zip(*self._batches, strict=True))
-        return torch.stack([self._worst(*seed) for seed in zip(logits, positive, groups, strict=True)])
-
-    def _worst(self, logits: Tensor, positive: Tensor, groups: Tensor) -> Tensor:
-        members = [groups == group for group in range(self._num_groups)]
-        areas = [auc(logits[:, member & positive], logits[:, member & ~positive]) for member in members]
-        return torch.stack(areas).amin(0)
-
-
-def auc(positives: Tensor, negatives: Tensor) -> Tensor:
-    """Return how often a positive is above a negative, ties counting half, ``(P,)``.
-
-    >>> auc(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 2.0]]))
-    tensor([0.6250], dtype=torch.float64)
-    """
-    below, others = positives.contiguous(), negatives.sort(dim=-1).values
-    ranks = torch.searchsorted(others, below) + torch.searchsorted(others, below, right=True)
-    return ranks.double().mean(-1) / (2 * negatives.shape[-1])
+        losses = self.backbone.row_losses(self(inputs), target)
+        if self.trainer.global_step >= self._pretrain_steps:
+            labels = target.squeeze(1)
+            self.adversary.ascend(inputs, labels, losses.detach())
+            losses = self.adversary.weights(inputs, labels) * losses
+        return losses.mean(-1).sum()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import threading
 import time
 import zipfile
@@ -470,3 +471,10 @@ def test_data_sets_that_are_a_yaml_file(
     assert sum(data.split_sizes.values()) == rows
     assert sum(int(data._parts[part]["target"].sum()) for part in data._parts) == positive
     assert data.group_names == groups
+
+
+def test_the_documented_data_set_is_the_preset() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "data.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    assert block == (root / "datamodules" / "law_bar.yaml").read_text(encoding="utf-8")

@@ -101,6 +101,12 @@ def test_stacks_share_a_recipe_and_stay_below_the_limit() -> None:
         list(plan_stacks(pairs, max_models=0))
 
 
+def test_models_with_and_without_an_adversary_train_apart() -> None:
+    settings = [Setting(eta=0.0), Setting(eta=0.3), Setting(eta=0.0, adversary_lr=0.1)]
+    planned = [some for some, _ in plan_stacks([(setting, 0) for setting in settings], max_models=9)]
+    assert planned == [settings[:2], settings[2:]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

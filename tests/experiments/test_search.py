@@ -145,7 +145,7 @@ def test_the_s_free_measure_is_the_mean_r_whatever_the_penalty_is(name: str) -> 
     (batch,) = trained.data.val_dataloader()
     with torch.no_grad():
         probs = trained.module(batch["inputs"]).sigmoid().double().numpy()
-    rows = np.asarray(batch["target"][0]) > (0.5 if name.endswith("positives") else -1)
+    rows = np.asarray(batch["target"][0, 0]) > (0.5 if name.endswith("positives") else -1)
     columns = [column for (column,) in DATA.related_columns.values()]
     related = batch["inputs"][0][:, columns].double().numpy()[rows]
     compare: Callable[..., Any] = np.corrcoef if "correlation" in name else partial(np.cov, ddof=0)

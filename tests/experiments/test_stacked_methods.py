@@ -15,8 +15,9 @@ from fairrf_lightning.datamodules import AdultDataModule
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack
-from fairrf_lightning.experiments.stacked_module import StackedARLModule, WorstGroupAUC
+from fairrf_lightning.experiments.stacked_module import StackedARLModule, StackedMetrics
 from fairrf_lightning.methods import KSMOTE, ARLModule
+from fairrf_lightning.penalty import RelatedFeaturePenalty
 from tests.experiments.test_equals_single_fits import (
     QUIET,
     SCHEDULE,
@@ -33,7 +34,8 @@ def single_arl(data: TabularDataModule, setting: Setting, seed: int) -> ARLModul
     seed_everything(seed)
     backbone = Linear if setting.backbone == "linear" else partial(MLP, dropout=setting.dropout)
     options: dict[str, Any] = {"adversary_lr": setting.adversary_lr, "lr": SCHEDULE.lr}
-    module = ARLModule(backbone=backbone, pretrain_steps=setting.pretrain_steps, **options)
+    options["pretrain_steps"] = setting.pretrain_steps
+    module = ARLModule(backbone=backbone, **options)
     Trainer(enable_checkpointing=False, **HUNDRED_STEPS, **QUIET).fit(module, datamodule=data)
     return module
 
@@ -99,34 +101,43 @@ def test_what_arl_cannot_do_is_refused(options: dict[str, Any], message: str) ->
         Setting(**options)
 
 
-def grouped_rows() -> tuple[Tensor, dict[str, Tensor]]:
-    """Return coarse logits ``(2, 3, 200)``, so that many tie, and rows of three groups and none."""
+def grouped_rows() -> dict[str, Tensor]:
+    """Return coarse logits ``(2, 3, 200)``, so that many tie, and rows of three groups and unknown ones."""
     generator = torch.Generator().manual_seed(0)
-    target = (torch.rand(2, 200, generator=generator) < 0.4).float()
-    groups = torch.randint(-1, 3, (2, 200), generator=generator)
+    target = (torch.rand(2, 1, 200, generator=generator) < 0.4).float()
+    groups = torch.randint(-1, 3, (2, 1, 200), generator=generator)
     noise = torch.randn(2, 3, 200, generator=generator)
-    return (noise + target.unsqueeze(1)).mul(2).round() / 2, {"target": target, "groups": groups}
+    related = torch.randn(2, 1, 200, 1, generator=generator)
+    return {
+        "logits": (noise + target).mul(2).round() / 2,
+        "related": related,
+        "target": target,
+        "groups": groups,
+    }
+
+
+def worst_group_auc(rows: dict[str, Tensor], *parts: slice) -> Tensor:
+    metrics = StackedMetrics(RelatedFeaturePenalty({"age": [0]}, torch.ones(2, 3)), num_groups=3, auc=True)
+    for part in parts:
+        batch = {name: rows[name][..., part] for name in ("logits", "target", "groups")}
+        metrics.update(torch.zeros(2, 3), related=rows["related"][:, :, part], **batch)
+    return metrics.compute()[0]["worst_group_auc"]
 
 
 def test_the_worst_group_auc_is_that_of_torchmetrics() -> None:
-    logits, batch = grouped_rows()
-    metric = WorstGroupAUC(num_groups=3)
-    for rows in (slice(0, 150), slice(150, 200)):
-        metric.update(logits[..., rows], batch["target"][..., rows] > 0.5, batch["groups"][..., rows])
-    worst = metric.compute()
+    rows = grouped_rows()
+    worst = worst_group_auc(rows, slice(0, 150), slice(150, 200))
     for s, p in ((s, p) for s in range(2) for p in range(3)):
-        chosen = [batch["groups"][s] == group for group in range(3)]
-        target = batch["target"][s].long()
-        expected = min(float(binary_auroc(logits[s, p, of], target[of])) for of in chosen)
+        members = [rows["groups"][s, 0] == group for group in range(3)]
+        target = rows["target"][s, 0].long()
+        expected = min(float(binary_auroc(rows["logits"][s, p, of], target[of])) for of in members)
         assert float(worst[s, p]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_group_of_one_class_has_no_auc() -> None:
-    logits, batch = grouped_rows()
-    batch["target"][0, batch["groups"][0] == 2] = 1
-    metric = WorstGroupAUC(num_groups=3)
-    metric.update(logits, batch["target"] > 0.5, batch["groups"])
-    worst = metric.compute()
+    rows = grouped_rows()
+    rows["target"][0, 0, rows["groups"][0, 0] == 2] = 1
+    worst = worst_group_auc(rows, slice(None))
     assert worst[0].isnan().all()
     assert not worst[1].isnan().any()
 
