@@ -92,7 +92,7 @@ def _telling(message: str) -> str:
     value = re.search(r"Given value: (?!NestedArg|Namespace)(.+)", message)
     if value is not None and value[1] not in " ".join(kept):
         kept.append(f"Got value: {value[1]}")
-    # Each member of a union says the same again.
+    # Each member of a union repeats the message.
     return "; ".join(dict.fromkeys(kept)).replace(":; ", ": ")
 
 
