@@ -37,8 +37,8 @@ from fairrf_lightning.checkpoints import (
     load_checkpoint,
     restoring,
 )
-from fairrf_lightning.class_paths import import_class
-from fairrf_lightning.cli.errors import accepted_options, explain
+from fairrf_lightning.class_paths import accepted_options, import_class
+from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.methods import METHOD_HELP
 from fairrf_lightning.cli.output import (
     ProgressLine,
