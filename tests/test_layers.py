@@ -39,8 +39,6 @@ LEFT: set[tuple[str, str]] = {
     ("certificate/command.py", "audit"),
     ("certificate/command.py", "option_parser"),
     ("certificate/show.py", "report"),
-    ("experiments/grid_command.py", "cli"),
-    ("experiments/grid_command.py", "report"),
     ("suggest/command.py", "cli"),
 }
 
