@@ -84,13 +84,13 @@ class WholeFileIO(TorchCheckpointIO):
         map_location: Any = None,
         weights_only: bool | None = None,  # noqa: FBT001 - Lightning's signature
     ) -> dict[str, Any]:
-        """Return the content of a file that is undamaged."""
+        """Return the content of a file, after verifying it."""
         if not _is_local_file_protocol(path):
             return super().load_checkpoint(path, map_location, weights_only)
-        return load_checkpoint(path, "", self._received.get(str(path)))
+        return load_checkpoint(path, content=self._received.get(str(path)))
 
     def share(self, path: str, broadcast: Callable[[Any], Any]) -> None:
-        """Hand the first process's file to all processes, which may have no disk in common.
+        """Send the first process's file to all processes, which may not share a disk.
 
         Args:
             path: The file, which the first process has.
@@ -101,15 +101,13 @@ class WholeFileIO(TorchCheckpointIO):
             self._received[path] = content
 
 
-def load_checkpoint(
-    path: str | Path, option: str = "--ckpt_path ", content: bytes | None = None
-) -> dict[str, Any]:
-    """Return what a checkpoint of Lightning holds.
+def load_checkpoint(path: str | Path, option: str = "", content: bytes | None = None) -> dict[str, Any]:
+    """Return the content of a checkpoint of Lightning: tensors and plain values.
 
     Args:
         path: The file.
-        option: Option that named the file, for the error.
-        content: The bytes of the file, if they are at hand.
+        option: Option that named the file, for the error: ``"--ckpt_path "``.
+        content: The bytes of the file, if they were read before.
 
     Raises:
         InputError: If the file is missing, damaged or not a checkpoint of Lightning.
@@ -117,6 +115,11 @@ def load_checkpoint(
     name = f"{option}{path}"
     if content is None and not Path(path).is_file():
         raise InputError(f"{name}: there is no such file.")
+    if Path(path).suffix in (".csv", ".parquet"):
+        raise InputError(
+            f"{name}: this is a table, not a checkpoint. fit writes checkpoints, such as "
+            "lightning_logs/version_0/checkpoints/best.ckpt."
+        )
     try:
         content = Path(path).read_bytes() if content is None else content
         _verify(content, name)
@@ -179,7 +182,7 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     path = config.get("ckpt_path")
     if not path:
         return {}
-    checkpoint = load_checkpoint(path)
+    checkpoint = load_checkpoint(path, "--ckpt_path ")
     data = config.get("data") or {}
     given = data.get("class_path", "").rpartition(".")[2]
     trained_on = {
@@ -201,7 +204,7 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
 
 
 def _check_model_options(model: Mapping[str, Any], trained: Mapping[str, Any], path: str) -> None:
-    # LightningCLI lets the checkpoint's options win without a word.
+    # LightningCLI uses the checkpoint's options without a warning.
     for option, value in (model.get("init_args") or {}).items():
         known = trained.get(option)
         if isinstance(value, Mapping) and "class_path" in value:
@@ -245,7 +248,7 @@ def _is_default(value: Any, class_path: str, option: str) -> bool:
 
 
 def check_plain(value: Any, part: str, path: str) -> None:
-    """Raise if options hold anything but plain values, which could not be compared with those given."""
+    """Raise if options hold anything but plain values."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -305,11 +308,11 @@ def plain_parameters(class_type: type[Any]) -> set[str]:
 
 
 def _is_trusted(class_path: str) -> bool:
-    """Whether a path names a class of this package, or an optimiser or scheduler of torch."""
+    """Return whether a path names a class of this package, or an optimiser or scheduler of torch."""
     module_name, _, name = class_path.rpartition(".")
     if module_name.partition(".")[0] not in (_PACKAGE, "torch", "lightning"):
         return False
-    # Looked up, not imported: everything that a checkpoint of ours can name is loaded by now.
+    # Not imported: all classes that our checkpoints can name are loaded by now.
     found = getattr(sys.modules.get(module_name), name, None)
     if not inspect.isclass(found):
         return False
@@ -319,14 +322,14 @@ def _is_trusted(class_path: str) -> bool:
 
 @contextmanager
 def restoring(path: str | None, option: str = "--ckpt_path ") -> Iterator[None]:
-    """Raise one clear error if a checkpoint cannot be restored, whatever its restoration raises.
+    """Turn any error while a checkpoint is restored into one clear error.
 
     Args:
         path: The checkpoint, or ``None`` if there is nothing to restore.
         option: Option that named the checkpoint, for the error.
 
     Raises:
-        InputError: In place of an error that came from within the restoration.
+        InputError: In place of an error that was raised while restoring.
     """
     try:
         yield
@@ -351,10 +354,10 @@ def _came_from_restoring(error: BaseException) -> bool:
 
 
 def weights_digest(state_dict: Mapping[str, Any]) -> str:
-    """Return the sha256 of a model's weights: the same for two files of one model, whatever their names."""
+    """Return the sha256 of a model's weights, which identifies a model whatever its file is called."""
     digest = hashlib.sha256()
     for name, value in sorted(state_dict.items()):
-        if isinstance(value, torch.Tensor):  # the others are modules' extra states, which are no weights
+        if isinstance(value, torch.Tensor):  # extra states of modules are not weights
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -366,7 +369,7 @@ def restored(state: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
     Args:
         state: State of the callback in a checkpoint.
         name: Key of the value.
-        kind: Its type; a ``bool`` is not taken for an ``int``.
+        kind: Its type; a ``bool`` does not count as an ``int``.
 
     Raises:
         InputError: If the value is missing or of another type.

@@ -40,6 +40,7 @@ from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.notices import vanilla_notice
+from fairrf_lightning.presets import preset, preset_names
 
 Split = Literal["train", "val", "test"]
 _OTHER_MODELS = (
@@ -142,22 +143,24 @@ def load_run(
         path: A checkpoint, or the folder of a run, of which the best checkpoint is loaded.
         data_options: Options of the data that differ from those in training, for example ``path`` if the
             table was moved or ``data_dir``. Split and encoding are always those of the checkpoint.
-        trust: Import paths of your own classes that the checkpoint may use, such as ``my_code.MyBackbone``.
-            Classes of this package need not be named.
+        trust: Import paths of your own classes that the checkpoint may use, such as ``my_code.MyBackbone``,
+            and addresses that it may download data from. Classes of this package and addresses of presets
+            need not be named.
         module: A model to restore the weights into; needed only if its backbone was passed in Python as an
             object or a function, which a checkpoint does not keep.
 
     Raises:
-        InputError: If there is no usable checkpoint, it names a class that is not trusted, or its data
-            cannot be found.
+        InputError: If there is no usable checkpoint, it names a class or an address that is not trusted, or
+            its data cannot be found.
     """
     path, folder = _locate(Path(path))
-    checkpoint = load_checkpoint(path, option="")
+    checkpoint = load_checkpoint(path)
     for part in ("class_paths", "hyper_parameters", "datamodule_hyper_parameters"):
         check_plain(checkpoint.get(part), part, str(path))
     model_class, data_class = _classes(checkpoint, path, trust)
     trained = _options(checkpoint, "datamodule_hyper_parameters")
     check_class_paths(trained, trust, str(path), None, _trust_hint)
+    _check_url(trained.get("url"), trust, path)
     data: TabularDataModule = _make(data_class, _data_options(trained, data_options or {}, path), path)
     if module is None:
         options = _options(checkpoint, "hyper_parameters")
@@ -278,11 +281,6 @@ def evaluate(run: Run, split: str = "test", attributes: Sequence[str] = ()) -> E
     )
 
 
-def read_checkpoint(path: Path) -> Mapping[str, Any]:
-    """Return a checkpoint's plain values and tensors."""
-    return load_checkpoint(path, option="")
-
-
 def _locate(path: Path) -> tuple[Path, RunFolder | None]:
     """Return the checkpoint, and the folder of its run if there is one."""
     if not path.is_dir():
@@ -316,6 +314,17 @@ def _options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
 def _trust_hint(option: str, class_path: str) -> str:
     del option
     return f"If you trust it, name it yourself: --trust {class_path}"
+
+
+def _check_url(url: Any, trust: Collection[str], path: Path) -> None:
+    """Raise if data would be downloaded from an address that only the checkpoint names."""
+    presets = (preset("datamodules", name) for name in preset_names("datamodules"))
+    if url is None or url in trust or any(url == one.get("init_args", {}).get("url") for one in presets):
+        return
+    raise InputError(
+        f"{path}: its data come from {url}, which is not the address of a preset.\n"
+        f"{_trust_hint('', str(url))}"
+    )
 
 
 def _with_backbone(options: Mapping[str, Any], class_paths: Mapping[str, str], path: Path) -> dict[str, Any]:
@@ -396,7 +405,7 @@ def _attributes(data: TabularDataModule, names: Sequence[str], found: Mapping[st
 
 
 def _chosen_path(last: Path) -> str:
-    states = read_checkpoint(last).get("callbacks", {})
+    states = load_checkpoint(last).get("callbacks", {})
     # The built-in callback first, as in `fit`: a callback of the user's may have chosen by S.
     for key in sorted(states, key=lambda key: not key.startswith(BestCheckpoint.__qualname__)):
         if isinstance(states[key], dict) and states[key].get("best_model_path"):

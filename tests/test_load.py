@@ -161,7 +161,23 @@ def test_a_table_that_moved_is_named_again(cli: CLI) -> None:
         load_run(LAST, data_options={"pat": "moved.csv"})
 
 
+def test_data_are_downloaded_from_trusted_addresses_only(cli: CLI) -> None:
+    write_table(Path("t.csv"))
+    cli(f"fit {QUICK} {TABLE}")
+    content = torch.load(LAST, weights_only=True)
+    url, sha256 = "http://localhost:1/t.csv", "0" * 64
+    content["datamodule_hyper_parameters"].update(path=None, url=url, sha256=sha256)
+    torch.save(content, LAST)
+    with pytest.raises(InputError, match=f"not the address of a preset.\n.*--trust {url}"):
+        load_run(LAST)
+    with pytest.raises(InputError, match=r"t\.csv"):  # the download fails
+        load_run(LAST, trust=[url])
+
+
 def test_errors_name_what_is_missing(cli: CLI) -> None:
+    Path("people.csv").touch()
+    with pytest.raises(InputError, match="a table, not a checkpoint"):
+        load_run("people.csv")
     with pytest.raises(InputError, match="no such file"):
         load_run("nowhere.ckpt")
     with pytest.raises(InputError, match="not the folder of a run"):

@@ -1,4 +1,4 @@
-"""The sentences that commands end with, in ``run.json`` as well: issue 11, items 8, 9, 10 and 18."""
+"""The notices that commands print after the results, and that ``run.json`` keeps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from lightning import LightningModule, Trainer
+from lightning import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
-from fairrf_lightning import RelatedFeaturePenalty
+from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
+from fairrf_lightning.backbones import Linear
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
+from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import model_notices
+from tests.test_module import PeopleData, quiet_trainer
 
 Cli: TypeAlias = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
@@ -26,8 +29,16 @@ VANILLA = "this is a vanilla model: the penalty was never on (eta 0.7)"
 SECRETS = ["sex", "Race", "maritalStatus"]
 
 
-def last_lines(text: str, count: int = 1) -> list[str]:
-    return text.strip().splitlines()[-count:]
+def notes(printed: str) -> list[str]:
+    """Return the notices, which come after the table and before the next commands."""
+    return [line.removeprefix("note: ") for line in printed.splitlines() if line.startswith("note: ")]
+
+
+def notices_after(module: LightningModule, *callbacks: Callback, **options: Any) -> list[str]:
+    """Train a few steps and return the notices about the model."""
+    trainer = quiet_trainer(callbacks=list(callbacks), **{"max_epochs": 2} | options)
+    trainer.fit(module, PeopleData())
+    return model_notices(trainer, module, "val", fitted=True)
 
 
 def notices_in_record() -> list[str]:
@@ -56,22 +67,22 @@ def test_a_run_that_ends_within_pretraining_is_called_vanilla(
 ) -> None:
     cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 1")
     printed = capsys.readouterr().out
-    assert last_lines(printed)[0].startswith(f"note: {VANILLA}")
+    assert notes(printed)[-1].startswith(VANILLA)
     assert "the penalty was never on (vanilla)\n" in printed  # in the lines of the table
     assert any(notice.startswith(VANILLA) for notice in notices_in_record())
 
 
-@pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
-def test_few_steps_are_called_vanilla(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli("fit --data synthetic --data.n_rows 600 --trainer.max_steps 2")
-    assert f"note: {VANILLA}" in last_lines(capsys.readouterr().out, 2)[-1]
+def test_few_steps_are_called_vanilla() -> None:
+    found = notices_after(FairRFModule(backbone=Linear, eta=0.7), PretrainCallback(epochs=1), max_steps=2)
+    assert found[-1].startswith(VANILLA)
+    assert "pretraining (epochs 1)" in found[-1]
 
 
 def test_fast_dev_run_says_that_nothing_is_trained(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     cli("fit --data synthetic --data.n_rows 600 --trainer.fast_dev_run true")
-    first, second = last_lines(capsys.readouterr().out, 2)
-    assert first.startswith("note: fast_dev_run")
-    assert second.startswith(f"note: {VANILLA}")
+    first, second = notes(capsys.readouterr().out)[-2:]
+    assert first.startswith("fast_dev_run")
+    assert second.startswith(VANILLA)
 
 
 def test_a_penalised_run_is_not_called_vanilla(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,18 +102,24 @@ def test_the_chosen_checkpoint_counts_not_the_last_epoch(
     for epoch, is_vanilla in ((0, True), (2, False)):
         (kept,) = (RUN / "checkpoints").glob(f"epoch={epoch}-*.ckpt")
         cli(f"test --data synthetic --data.n_rows 600 --ckpt_path {kept}")
-        assert (VANILLA in last_lines(capsys.readouterr().out)[0]) is is_vanilla
+        assert (VANILLA in capsys.readouterr().out) is is_vanilla
 
 
 def test_lambda_never_updated_is_said_last(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     cli(f"fit {SMALL} --model.lr 0.01 --lambda_update.every_n_steps 1000")
-    assert last_lines(capsys.readouterr().out)[0].startswith("note: lambda was never updated: the penalty")
+    assert notes(capsys.readouterr().out)[-1].startswith("lambda was never updated: the penalty")
     assert notices_in_record()[0].startswith("lambda was never updated")
 
 
-def test_a_fixed_lambda_is_no_notice(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"fit {SMALL} --model.lr 0.01 --lambda_update.every_n_steps null")
-    assert "never updated" not in capsys.readouterr().out
+def test_a_fixed_lambda_is_no_notice() -> None:
+    assert notices_after(FairRFModule(backbone=Linear), LambdaUpdateCallback(every_n_steps=None)) == []
+
+
+def test_a_collapsed_lambda_is_named() -> None:
+    update = LambdaUpdateCallback(beta=1e-9, every_n_steps=2)
+    with pytest.warns(UserWarning, match="lambda has collapsed onto"):
+        (found,) = notices_after(FairRFModule(backbone=Linear), update)
+    assert "Raise beta (now 1e-09)" in found
 
 
 def test_equal_decisions_are_said_before_the_gaps_and_first_of_all(
@@ -111,9 +128,8 @@ def test_equal_decisions_are_said_before_the_gaps_and_first_of_all(
     options = german_credit(Path("german.csv"))
     cli(f"fit {options} --data.batch_size 512")  # 20 steps
     before, after = capsys.readouterr().out.split("Test split")
-    assert last_lines(before)[0].startswith(f"note: {SAME_DECISION}")
-    notes = [line for line in after.splitlines() if line.startswith("note:")]
-    assert notes[0].startswith(f"note: {SAME_DECISION}. Every decision is positive.")
+    assert notes(before)[-1].startswith(SAME_DECISION)
+    assert notes(after)[0].startswith(f"{SAME_DECISION}. Every decision is positive.")
     assert notices_in_record()[0].startswith(SAME_DECISION)
 
 
@@ -128,22 +144,23 @@ def test_by_default_a_small_table_is_learned(cli: Cli, capsys: pytest.CaptureFix
     assert "  every_n_steps: 6\n" in config
 
 
-def test_an_adversary_that_never_stepped_is_vanilla(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"fit {SMALL} --method arl")
-    assert "the adversary of ARL never stepped" in last_lines(capsys.readouterr().out)[0]
+def test_an_adversary_that_never_stepped_is_vanilla() -> None:
+    (found,) = notices_after(ARLModule(backbone=Linear))
+    assert "the adversary of ARL never stepped" in found
+    assert notices_after(ARLModule(backbone=Linear, pretrain_steps=0)) == []
 
 
 def test_columns_with_a_protected_name_are_named(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     draw = np.random.default_rng(1)
     secrets = {name: draw.choice(["a", "b"], 1000) for name in SECRETS}
     options = german_credit(Path("german.csv"), **secrets)
-    cli(f"fit {options} --trainer.max_epochs 2")
+    cli(f"fit {options} --trainer.max_epochs 1")
     expected = "columns 'sex', 'Race', 'maritalStatus' are inputs of the model, and protected by name."
-    assert expected in last_lines(capsys.readouterr().out)[0]
+    assert expected in notes(capsys.readouterr().out)[-1]
     assert any(expected in notice for notice in notices_in_record())
     cli(f"test --data table --data.path german.csv --ckpt_path {next(RUN.glob('checkpoints/best.ckpt'))}")
-    assert expected in last_lines(capsys.readouterr().out)[0]
-    cli(f"fit {options} --trainer.max_epochs 2 --data.drop [sex] --data.related [age,Race,maritalStatus]")
+    assert expected in notes(capsys.readouterr().out)[-1]
+    cli(f"fit {options} --trainer.max_epochs 1 --data.drop [sex] --data.related [age,Race,maritalStatus]")
     assert "protected by name" not in capsys.readouterr().out
 
 

@@ -100,7 +100,7 @@ def _write_template(run: Run, path: Path) -> None:
         print_lines(f"{path} exists already; it was not changed.")
         return
     names, related = run.data.feature_names, run.data.related_columns
-    if run.data.related_width is None and related:
+    if run.data.penalty_columns is None and related:
         names = [names[column] for columns in related.values() for column in columns]
     with writing_to(f"--template {path}", "name a file in another folder"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -82,7 +82,7 @@ COMMANDS = (
         "audit",
         "Assess",
         "Compare groups: rates, gaps and intervals of any model.",
-        "fairrf_lightning.audit.command:run_audit",
+        "fairrf_lightning.cli.audit:run_audit",
         "report",
     ),
     Command(
@@ -103,7 +103,7 @@ COMMANDS = (
         "sample-size",
         "Assess",
         "Number of labelled rows that an audit needs.",
-        "fairrf_lightning.audit.labels:run_labels",
+        "fairrf_lightning.cli.audit:sample_size_command",
         "report",
         ("labels", "sample_size"),
     ),

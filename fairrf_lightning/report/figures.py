@@ -57,6 +57,7 @@ _DASHES = ("-", "--", ":", "-.", (0, (8, 3)), (0, (8, 3, 2, 3)))
 
 _WIDTH, _WIDE = 420, 860  # pixels
 _ROW = 50
+_MAX_GAPS = 6  # with more gaps, only those of decisions are drawn; the table has all
 _MAX_MARKERS = 40  # with more epochs, a line alone is easier to read
 _MAX_LABEL = 32  # characters, in a narrow plot
 _SVG = "http://www.w3.org/2000/svg"
@@ -237,6 +238,8 @@ def gap_label(gap: MeasuredGap, gaps: Sequence[MeasuredGap]) -> str:
 def forest(facts: Facts) -> Plot:
     """Return the gaps with their intervals, one row each, and the compared model's below."""
     gaps = facts.gaps
+    if len(gaps) > _MAX_GAPS:
+        gaps = [gap for gap in gaps if gap.mode == "hard"]
     labels = [gap_label(gap, gaps) for gap in gaps]
     values = [points(gap.estimate.value) if gap.estimate.is_known else NOT_ESTIMABLE for gap in gaps]
     sentences = (
@@ -414,7 +417,8 @@ def _history(name: str, title: str, histories: Sequence[History], chosen: int | 
             "color": _MUTED,
         }
         canvas.axes.text(chosen, 0.99, "chosen ", **place)
-    canvas.axes.set_ylim(bottom=0)
+    top = max(max(history.values) for history in histories)
+    canvas.axes.set_ylim(0, 1.18 * top or 1)
     canvas.axes.grid(axis="y")
     canvas.axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     canvas.axes.set_xlabel("epoch")

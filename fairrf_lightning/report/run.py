@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fairrf_lightning.audit.notices import notices
+from fairrf_lightning.audit.analysis import notices
 from fairrf_lightning.callbacks.run_files import package_versions
+from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
-from fairrf_lightning.load import RunFolder, read_checkpoint
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant
 from fairrf_lightning.notices import vanilla_notice
@@ -114,7 +115,7 @@ def run_facts(
             if constant
             else gaps_verdict(gaps, accuracy)
             if gaps
-            else unmeasured_verdict(accuracy, training, certificate, compared)
+            else unmeasured_verdict(accuracy, training, certificate, compared, found.dependences)
         )
     has_groups = bool(gaps or (audit is None and found.reason))
     return Facts(
@@ -151,7 +152,7 @@ def check_finite(run: RunFolder) -> None:
         DivergedError: If they are not.
     """
     checkpoint = run.best_checkpoint
-    weights = {} if checkpoint is None else read_checkpoint(checkpoint).get("state_dict", {})
+    weights = {} if checkpoint is None else load_checkpoint(checkpoint).get("state_dict", {})
     for name, value in weights.items():
         if isinstance(value, torch.Tensor) and not bool(value.isfinite().all()):
             raise DivergedError(
@@ -202,7 +203,7 @@ def _training(run: RunFolder) -> Training | None:
     if not weights and not penalties:
         return None
     checkpoint = run.best_checkpoint
-    chosen = None if checkpoint is None else int(read_checkpoint(checkpoint).get("epoch", -1))
+    chosen = None if checkpoint is None else int(load_checkpoint(checkpoint).get("epoch", -1))
     monitor = (run.config.get("checkpoint") or {}).get("monitor")
     return Training(weights, penalties, chosen, f"the best {monitor}" if monitor else "the last epoch")
 
@@ -222,7 +223,7 @@ def _data(run: RunFolder) -> DataFacts | None:
         return None
     state: Mapping[str, Any] = {}
     if run.best_checkpoint is not None:
-        state = read_checkpoint(run.best_checkpoint).get(str(record.get("data")), {})
+        state = load_checkpoint(run.best_checkpoint).get(str(record.get("data")), {})
     return DataFacts(
         name=_data_name(run),
         rows=record["rows"],
@@ -255,7 +256,7 @@ def _was_never_penalised(run: RunFolder) -> bool:
     checkpoint = run.best_checkpoint
     if checkpoint is None or not (_options(run, "model").get("eta") or 0) > 0:
         return False
-    state = read_checkpoint(checkpoint).get("state_dict", {}).get("penalty._extra_state")
+    state = load_checkpoint(checkpoint).get("state_dict", {}).get("penalty._extra_state")
     return isinstance(state, dict) and state.get("penalised_steps") == 0
 
 

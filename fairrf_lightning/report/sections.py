@@ -176,11 +176,11 @@ def comparison_section(facts: Facts) -> Section:
     title = "Comparison with another model"
     if not facts.other:
         return _empty("comparison", title, facts)
-    text = [f"{facts.subject} compared with {facts.other}. A negative change of a gap is a smaller gap."]
+    text = f"{facts.subject} compared with {facts.other}. A negative change of a gap is a smaller gap."
     if any(gap.mode == "prob" and gap.difference for gap in facts.gaps):
-        text.append(
-            "The verdict is about decisions. Gaps of probabilities also shrink when a model only moves all "
-            "its probabilities closer together."
+        text += (
+            " These are gaps of decisions. Gaps of probabilities are in the table above; they also shrink "
+            "when a model only moves all its probabilities closer together."
         )
     tiles = []
     if facts.accuracy is not None and facts.accuracy_against is not None:
@@ -188,34 +188,43 @@ def comparison_section(facts: Facts) -> Section:
         values = f"{percent(facts.accuracy.value)} against {percent(against.other.value)}"
         tiles.append(_change(f"accuracy \N{MIDDLE DOT} {values}", against.difference, against.change))
     for gap in facts.gaps:
-        if gap.difference is not None:
-            mode = " of probabilities" if gap.mode == "prob" else ""
-            label = f"{gap.name}{mode} \N{MIDDLE DOT} {short(gap.scope, 40)}"
+        if gap.difference is not None and gap.mode == "hard":
+            label = f"{gap.name} \N{MIDDLE DOT} {short(gap.scope, 40)}"
             tiles.append(_change(label, gap.difference, gap.change or NOT_ESTIMABLE))
-    return Section("comparison", title, text, tiles=tiles)
+    return Section("comparison", title, [text], tiles=tiles)
 
 
 def dependence_section(facts: Facts) -> Section | None:
-    """The penalty R of each related feature: early in training, at the chosen epoch, and by model."""
-    names = list(dict.fromkeys([*(of.feature for of in facts.dependences), *_penalties(facts)]))
-    if not names:
-        return None
-    columns: dict[str, Mapping[str, float | None]] = {}
-    if histories := _penalties(facts):
-        columns["first epoch, validation"] = {name: of[0] for name, of in histories.items()}
-        columns["chosen checkpoint, validation"] = {name: of[1] for name, of in histories.items()}
-    if facts.dependences:
-        columns[f"this model, {facts.split}"] = {of.feature: of.value for of in facts.dependences}
-    if any(of.other is not None for of in facts.dependences):
-        columns[f"{facts.other}, {facts.split}"] = {of.feature: of.other for of in facts.dependences}
-    rows = [(name, *(_decimal(of.get(name)) for of in columns.values())) for name in names]
+    """The penalty R of each related feature, compared with the other model's."""
+    training, found = facts.training, {of.feature: of for of in facts.dependences}
+    columns: dict[str, Mapping[str, str]] = {}
     text = (
         "The penalty R of a related feature measures how strongly the predictions follow it (by default, the "
         "absolute covariance). FairRF lowers R; 0 is no linear dependence."
     )
-    if any(of.other is not None for of in facts.dependences):
-        text += f" {_reduction(facts)}"
-    table = Table("Penalty R of each related feature", ("related feature", *columns), rows, is_folded=False)
+    if found:
+        columns["this model"] = {name: f"{of.value:.4f}" for name, of in found.items()}
+        others = {name: of for name, of in found.items() if of.other is not None}
+        if others:
+            columns[facts.other] = {name: f"{of.other:.4f}" for name, of in others.items()}
+            columns["change"] = {
+                name: percent(of.value / of.other - 1, 0).replace("-", "\N{MINUS SIGN}") if of.other else DASH
+                for name, of in others.items()
+            }
+            lower = sum(of.value < (of.other or 0) for of in others.values())
+            text += f" R is lower than that of {facts.other} for {lower} of {len(others)} related features."
+        else:
+            text += " To see the effect of the penalty, compare with a vanilla model (next section)."
+        title = f"Penalty R of each related feature, {facts.split}"
+    elif training is not None and training.penalties:
+        values = {of.feature: of.at(training.chosen_epoch) for of in training.penalties}
+        columns["chosen checkpoint"] = {name: _decimal(value) for name, value in values.items()}
+        title = "Penalty R of each related feature, validation split"
+    else:
+        return None
+    names = list(next(iter(columns.values())))
+    rows = [(name, *(of.get(name, DASH) for of in columns.values())) for name in names]
+    table = Table(title, ("related feature", *columns), rows, is_folded=False)
     return Section("dependence", "Dependence on the related features", [text], tables=[table])
 
 
@@ -348,8 +357,8 @@ SECTIONS: tuple[Callable[[Facts], Section | None], ...] = (
     unknown_section,
     gaps_section,
     groups_section,
-    comparison_section,
     dependence_section,
+    comparison_section,
     front_section,
     training_section,
     certificate_section,
@@ -453,21 +462,6 @@ def _spread(point: Point, key: str, value: float) -> str:
     spread = point.spread.get(key, math.nan)
     text = f"{scale * value:.{digits}f}"
     return text if math.isnan(spread) else f"{text} ± {scale * spread:.{digits}f}"
-
-
-def _penalties(facts: Facts) -> dict[str, tuple[float, float | None]]:
-    """Return R of each feature at the first and at the chosen epoch, as logged."""
-    if facts.training is None:
-        return {}
-    chosen = facts.training.chosen_epoch
-    return {of.feature: (of.values[0], of.at(chosen)) for of in facts.training.penalties}
-
-
-def _reduction(facts: Facts) -> str:
-    lower = [of.feature for of in facts.dependences if of.other is not None and of.value < of.other]
-    return (
-        f"R is lower than with {facts.other} for {len(lower)} of {len(facts.dependences)} related features."
-    )
 
 
 def _decimal(value: float | None) -> str:

@@ -11,9 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.audit.gaps import may_turn
-from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
-from fairrf_lightning.audit.tables import not_compared, nothing_to_compare
+from fairrf_lightning.audit.analysis import (
+    has_labels,
+    has_same_decision,
+    may_turn,
+    not_compared,
+    nothing_to_compare,
+    notices,
+)
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.certificate.bound import adds_nothing
 from fairrf_lightning.datamodules.base import TabularDataModule
@@ -392,12 +397,11 @@ def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> Ce
 
 def certificate_commands(run: Path, checkpoint: Path) -> str:
     """Return the commands that write a certificate for a checkpoint of a run, and report the run with it."""
-    model = ("certify", checkpoint)
     proxies = run / "proxies.yaml"
     return "\n".join(
         [
-            shell_command(*model, "--template", proxies),
-            shell_command(*model, "--proxies", proxies, "--output", run / "certificate.json"),
+            shell_command("certify", checkpoint, "--template", proxies),
+            shell_command("certify", checkpoint, "--proxies", proxies, "--output", run / "certificate.json"),
             shell_command("report", run),
         ]
     )

@@ -12,6 +12,7 @@ from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.report.facts import (
     AccuracyAgainst,
     CertificateFacts,
+    Dependence,
     Estimate,
     MeasuredGap,
     Tone,
@@ -184,9 +185,15 @@ def unmeasured_verdict(
     training: Training | None,
     certificate: CertificateFacts | None,
     against: AccuracyAgainst | None = None,
+    dependences: Sequence[Dependence] = (),
 ) -> Verdict:
     """Return the headline where the sensitive attribute is not known."""
-    sentences = [NO_GROUPS, *_penalties(training), *accuracy_sentences(accuracy, against)]
+    measured = [
+        f"Dependence on {of.feature} (penalty R) is {of.value:.3f} against {of.other:.3f}."
+        for of in dependences
+        if of.other is not None
+    ]
+    sentences = [NO_GROUPS, *(measured or _penalties(training)), *accuracy_sentences(accuracy, against)]
     if certificate is not None and not certificate.adds_nothing:
         return Verdict("mixed", certificate.claim, sentences)
     if certificate is not None:

@@ -59,10 +59,14 @@ def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
     assert "none in the data" in card
     assert "lambda" in card
     page = Path("elsewhere/report.html").read_text(encoding="utf-8")
-    options = (
-        "--config lightning_logs/version_0/config.yaml --ckpt_path lightning_logs/version_0/checkpoints/"
-    )
-    assert f"python train.py certify {options}best.ckpt" in page
+    assert "python train.py certify lightning_logs/version_0/checkpoints/best.ckpt --template" in page
+    for text in (card.replace("\\", ""), page):
+        assert "version_0 on mine.csv" in text
+        assert "positive decisions" in text
+        assert "What cannot be known from these data" in text
+        assert "1. Published correlations." in text
+        assert "2. A survey." in text
+    assert re.search(r"\| height \| 0\.\d{4} \|", card), "the covariance of each related feature"
 
 
 def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: Cli) -> None:
@@ -228,7 +232,7 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
     assert of_audit.is_file()
     with pytest.raises(SystemExit):
         main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
-    assert "the test rows of the two runs differ" in capsys.readouterr().err
+    assert "the test rows of the two checkpoints differ" in capsys.readouterr().err
 
 
 def written(folder: Path) -> Iterator[str]:

@@ -48,11 +48,11 @@ Precision = pytest.mark.parametrize("precision", ["32-true", "64-true"])
     [
         pytest.param(Foreign, {}, id="plain"),
         pytest.param(Forward, {"attach": {"module": None}}, id="own forward"),
-        pytest.param(Foreign, {"accumulate_grad_batches": 3, "max_steps": 34}, id="accumulation"),
+        pytest.param(Foreign, {"accumulate_grad_batches": 3, "max_steps": 24}, id="accumulation"),
         pytest.param(Foreign, {"gradient_clip_val": 0.05}, id="clipping"),
         pytest.param(Manual, {}, id="manual"),
         pytest.param(SavedLoss, {}, id="manual, saved loss"),
-        pytest.param(TwoOptimisers, {"attach": {"backward": 1}, "max_steps": 200}, id="two optimisers"),
+        pytest.param(TwoOptimisers, {"attach": {"backward": 1}, "max_steps": 120}, id="two optimisers"),
         pytest.param(SharedForward, {"attach": {"backward": 1}}, id="two backward passes of one forward"),
         pytest.param(LBFGS, {}, id="LBFGS"),
         pytest.param(ManualLBFGS, {}, id="manual LBFGS"),
@@ -71,7 +71,7 @@ def test_same_bits_as_by_hand(foreign: type[Foreign], options: dict[str, Any], p
 
 
 def test_naming_another_backward_pass_is_another_model() -> None:
-    dropin, twin, *_ = trained(TwoOptimisers, attach={"backward": 0}, max_steps=200)
+    dropin, twin, *_ = trained(TwoOptimisers, attach={"backward": 0}, max_steps=120)
     assert not torch.equal(dropin.net[0].weight, twin.net[0].weight)  # type: ignore[arg-type]
 
 
@@ -115,7 +115,7 @@ def test_flat_logits() -> None:
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_half_precision(precision: str, accumulate: int) -> None:
-    assert_same(trained(precision=precision, accumulate_grad_batches=accumulate, max_steps=100 // accumulate))
+    assert_same(trained(precision=precision, accumulate_grad_batches=accumulate, max_steps=60 // accumulate))
 
 
 @pytest.mark.parametrize("foreign", [Foreign, Manual])
@@ -226,7 +226,7 @@ def test_a_run_that_was_killed_resumes_with_the_same_bits(tmp_path: Path, precis
         return Foreign().double() if precision == "64-true" else Foreign()
 
     whole, whole_penalty = module(), make_penalty()
-    fit(whole, *own_callbacks(penalty=whole_penalty, module="net"), precision=precision)
+    fit(whole, *own_callbacks(penalty=whole_penalty, module="net"), precision=precision, max_steps=80)
 
     def keep() -> ModelCheckpoint:
         return ModelCheckpoint(tmp_path, every_n_train_steps=57, save_top_k=-1)
@@ -243,7 +243,7 @@ def test_a_run_that_was_killed_resumes_with_the_same_bits(tmp_path: Path, precis
     resumed, penalty = module(), make_penalty()
     own = own_callbacks(penalty=penalty, module="net")
     options: dict[str, Any] = {"ckpt_path": killed.best_model_path, "enable_checkpointing": True}
-    fit(resumed, keep(), *own, precision=precision, **options)
+    fit(resumed, keep(), *own, precision=precision, max_steps=80, **options)
     assert torch.equal(penalty.weights, whole_penalty.weights)
     torch.testing.assert_close(penalty.get_extra_state(), whole_penalty.get_extra_state(), rtol=0, atol=0)
     for name, value in resumed.state_dict().items():

@@ -68,10 +68,10 @@ def table(**more: Tensor) -> dict[str, Tensor]:
 
 
 def fit(module: LightningModule, *callbacks: Callback, **options: Any) -> Trainer:
-    """Train for 100 steps, of which the first 20 without the penalty."""
+    """Train for 60 steps, of which the first 20 without the penalty."""
     settings: dict[str, Any] = {
         "accelerator": "cpu",
-        "max_steps": 100,
+        "max_steps": 60,
         "enable_checkpointing": False,
         "enable_model_summary": False,
         "enable_progress_bar": False,

@@ -66,8 +66,8 @@ def test_commands_for_a_run_without_s(cli: Cli) -> None:
     run_all(found["comparison"])
     again = card.read_text(encoding="utf-8")
     assert re.search(r"accuracy · \d\d\.\d % against \d\d\.\d %", again)
-    assert "this model, test split" in again
-    assert "vanilla, test split" in again
+    assert "| related feature | this model | vanilla | change |" in again
+    assert "Dependence on height (penalty R) is 0." in again
     assert "**Fairness to groups is not measured here**" in again
     assert sections(RUN / "report.html")["comparison"] == []
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
-from fairrf_lightning.audit.command import count_rows
-from fairrf_lightning.audit.result import audit
-from fairrf_lightning.audit.tables import print_audit
+from fairrf_lightning.audit import Scores, audit
+from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.cli import main
+from fairrf_lightning.cli.audit import print_audit
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.load import RunFolder, read_checkpoint
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.facts import DataFacts, History
 from fairrf_lightning.report.page import render_card, render_page
 from fairrf_lightning.report.run import RunAudit, run_facts
@@ -96,9 +96,9 @@ def test_the_headline_says_which_groups_the_gap_lies_between() -> None:
     rng = np.random.default_rng(0)
     groups = pd.DataFrame({"race": ["a"] * 500 + ["b"] * 500 + ["c"] * 3})
     probs = np.r_[rng.uniform(0.3, 1.0, 500), rng.uniform(0.0, 0.7, 500), [0.9] * 3]
-    cells = count_rows((probs > 0.4).astype(int), probs[None], groups)
     source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    said = audit_facts(audit(cells, ["race"], source=source)).verdict.sentences
+    scores = Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)
+    said = audit_facts(audit(scores).to_dict()).verdict.sentences
     rates = [f"{100 * (part >= 0.5).mean():.1f} %" for part in (probs[:500], probs[500:1000])]
     assert f"Selection rates by race: highest for a ({rates[0]}), lowest for b ({rates[1]})." in said
 
@@ -117,7 +117,8 @@ def test_why_there_is_nothing_to_compare_is_said(
     probs = np.linspace(0, 1, 50)
     groups = pd.DataFrame({"race": pd.Series(values, dtype="string")})
     source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    result = audit(count_rows((probs > 0.4).astype(int), probs[None], groups), ["race"], source=source)
+    scores = Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)
+    result = audit(scores).to_dict()
     assert expected in audit_facts(result).verdict.sentences
     print_audit(result)
     assert expected in capsys.readouterr().out
@@ -189,7 +190,7 @@ def test_a_broken_checkpoint_is_told(folder: Path) -> None:
     broken.write_text("no checkpoint")
     assert RunFolder(folder).best_checkpoint == broken
     with pytest.raises(InputError, match="not a readable checkpoint"):
-        read_checkpoint(broken)
+        load_checkpoint(broken)
 
 
 def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:
