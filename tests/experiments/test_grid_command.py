@@ -163,5 +163,5 @@ def test_a_grid_from_python_shows_its_table_and_recommendation() -> None:
     assert set(result.front("dp_gap").index) <= {0, 1}
     assert "Recommended without S: eta" in repr(result)
     assert result._repr_html_().startswith("<table")
-    with pytest.raises(InputError, match="--adversary_lr 0[.]1: it has no effect on fairrf"):
+    with pytest.raises(InputError, match=r"--adversary_lr 0[.]1: it has no effect on fairrf"):
         grid(make_data, adversary_lr=[0.1])
