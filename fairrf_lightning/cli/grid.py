@@ -124,7 +124,7 @@ def grid(
         )
     hint = ""
     if plot and result.recommendation.with_s is not None:
-        title = f"{name}: test split, mean and standard deviation of {len(numbers)} seeds"
+        title = f"{module.display_name}: test split, mean and standard deviation of {len(numbers)} seeds"
         files += plot_pareto(result.summary, result.recommendation, folder / "pareto", title)
 
     def make_facts() -> Facts:

@@ -444,7 +444,7 @@ def data_facts(data: TabularDataModule) -> DataFacts:
     """Return the facts of a data module that has been set up."""
     options = ("sensitive", "include_sensitive", "expose_sensitive")
     return DataFacts(
-        name=data_name(str(getattr(data, "name", type(data).__name__)), getattr(data, "path", None)),
+        name=data.display_name,
         rows=data.split_sizes,
         columns=by_column(data.feature_names, list(data.encoder.owners)),
         related=list(data.related),
