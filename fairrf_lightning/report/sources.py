@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.audit.analysis import (
+from fairrf_lightning.audit.result import (
     has_labels,
     has_same_decision,
     may_turn,
