@@ -184,12 +184,14 @@ def unmeasured_verdict(
     accuracy: Estimate | None,
     training: Training | None,
     certificate: CertificateFacts | None,
+    *,
     against: AccuracyAgainst | None = None,
     dependences: Sequence[Dependence] = (),
+    other: str = "",
 ) -> Verdict:
     """Return the headline where the sensitive attribute is not known."""
     measured = [
-        f"Dependence on {of.feature} (penalty R) is {of.value:.3f} against {of.other:.3f}."
+        f"Dependence on {of.feature} (penalty R) is {of.value:.3f}, {other} has {of.other:.3f}."
         for of in dependences
         if of.other is not None
     ]

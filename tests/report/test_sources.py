@@ -72,7 +72,9 @@ def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
     assert facts.groups[0].note == "too few rows"
     assert facts.split == "2 rows"
     assert not facts.limits
-    assert not gaps_section(facts).plots, "an empty axis shows nothing"
+    section = gaps_section(facts)
+    assert section is not None
+    assert not section.plots, "an empty axis shows nothing"
     assert "No gap is estimable from these rows" in render_page(facts, sections(facts))
 
 
