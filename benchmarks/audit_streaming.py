@@ -54,7 +54,6 @@ def measure(path: Path) -> None:
     main(
         [
             "audit",
-            "--predictions",
             str(path),
             "--groups",
             "race,sex",

@@ -1,16 +1,17 @@
-"""Search for rates that make the interval wider than `labels` promises whatever the rates are.
+"""Search for rates that make the interval wider than `sample-size` promises for any rates.
 
     python benchmarks/labels_worst_case.py
 
 For each number of groups: random patterns of rates near one half, then random steps from the hardest one
-found. The width is that of the mean interval at the rows that `labels` asks for, over the width asked for.
+found. The width is that of the mean interval at the rows that `sample-size` asks for, relative to the
+width asked for.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from fairrf_lightning.audit.labels import mean_width, worst_case
+from fairrf_lightning.audit.sample_size import mean_width, worst_case
 
 WIDTH = 0.05
 TRIES = 200

@@ -1,4 +1,4 @@
-"""Each example runs as it stands, in a process of its own, and shows what it says."""
+"""The quickstart and each example run as they stand, and show what they say."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PROJECT = EXAMPLES / "cli_project"
+ROOT_README = (ROOT / "README.md").read_text(encoding="utf-8")
 README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 
@@ -81,3 +84,18 @@ def test_the_preset_asks_for_the_related_columns() -> None:
     )
     assert "exit code 2" in output
     assert "related" in output
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*validation_step.*", "ignore:.*logging interval.*", "ignore:.*tensorboardX.*"
+)
+def test_the_quickstart_updates_lambda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", ROOT_README, flags=re.DOTALL)
+    (block,) = [block for block in blocks if "FairRFModule(" in block]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    torch.manual_seed(0)
+    exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - this is the point
+    penalty = names["module"].penalty
+    assert penalty.updates > 1
+    assert penalty.weights.tolist() != [0.5, 0.5]

@@ -1,1 +1,16 @@
-"""Audits of trained models and of predictions: group figures and gaps, with their uncertainty."""
+"""Audits of trained models and of predictions: rates of groups and gaps between them, with intervals."""
+
+from fairrf_lightning.audit.analysis import Audit, audit
+from fairrf_lightning.audit.predictions import read_predictions
+from fairrf_lightning.audit.sample_size import SampleSize, sample_size
+from fairrf_lightning.audit.scores import Scores, score_checkpoint
+
+__all__ = [
+    "Audit",
+    "SampleSize",
+    "Scores",
+    "audit",
+    "read_predictions",
+    "sample_size",
+    "score_checkpoint",
+]

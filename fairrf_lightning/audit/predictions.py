@@ -1,4 +1,4 @@
-"""Predictions of any model, streamed from a CSV or Parquet file into counts."""
+"""Reads predictions of any model from a CSV or Parquet file, in batches and constant memory."""
 
 from __future__ import annotations
 
@@ -15,63 +15,109 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from fairrf_lightning.audit.cells import Batch, CellCounts, Floats, Ints
+from fairrf_lightning.audit.scores import Floats, Ints, Scores
 from fairrf_lightning.datamodules.columns import MISSING_VALUES, check_column, value_text
 from fairrf_lightning.datamodules.files import first_line
 from fairrf_lightning.errors import InputError
 
 _BATCH_ROWS = 1 << 18
 _BLOCK_BYTES = 1 << 24
-_MOST_COMBINATIONS = 1 << 20
+_MAX_COMBINATIONS = 1 << 20
+_TARGET = "target"
+_PROBABILITIES = ("prob", "probability")  # `predict` writes the second
 
 
-@dataclass(frozen=True)
-class PredictionsFile:
-    """A file with one line per row.
+def read_predictions(
+    path: Path,
+    groups: Sequence[str],
+    *,
+    target: str | None = None,
+    prob: str | None = None,
+    decision: str | None = None,
+    against: str | None = None,
+    threshold: float = 0.5,
+) -> Scores:
+    """Count the predictions in a file with one line per row, read once.
 
     Args:
         path: CSV file with a line of column names, or Parquet file.
-        target: Column of the true class, 0 or 1 (or false and true); ``None`` without true labels.
         groups: Columns of the sensitive attributes; an empty cell is an unknown group.
-        prob: Column of the probability of the positive class, or ``None``.
+        target: Column of the true class, 0 or 1 (or false and true). By default ``target`` if there is one;
+            an empty name reads no labels.
+        prob: Column of the probability of the positive class. By default ``prob`` or ``probability``, unless
+            ``decision`` is given.
         decision: Column of the decision, 0 or 1; by default ``prob >= threshold``.
-        against: Column of the probability, or decision if there is no ``prob``, of another model.
-        threshold: Probability from which on a decision is positive.
+        against: Column of the probability, or of the decision without ``prob``, of another model.
+        threshold: Decision threshold.
+
+    Raises:
+        InputError: If the file cannot be read, or a column is missing or has wrong values.
     """
+    columns = _column_names(path)
+    if not groups:
+        raise InputError("--groups is not given: name the sensitive columns of the file, such as race,sex.")
+    if target is None:
+        target = _TARGET if _TARGET in columns else ""
+    if (target or _TARGET) in groups:
+        raise InputError(
+            f"--groups {target or _TARGET}: this column is the true class, not a group of people; name a "
+            "sensitive column, or the true class by --target."
+        )
+    if prob is None and decision is None:
+        prob = next((name for name in _PROBABILITIES if name in columns), None)
+    file = _File(path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against)
+    file.check(columns)
+    source = {"kind": "predictions", "path": str(path), "against": against, "data": None, "split": None}
+    scores = Scores(file.groups, threshold=threshold, source=source)
+    rows = 0
+    for table in file.read():
+        with _row_named(rows):
+            file.add(table, scores)
+        rows += table.num_rows
+    if not rows:
+        raise InputError(f"{path} has no rows.")
+    return scores
+
+
+@dataclass(frozen=True)
+class _File:
+    """The columns to read of a file."""
 
     path: Path
     target: str | None
     groups: tuple[str, ...]
-    prob: str | None = None
-    decision: str | None = None
-    against: str | None = None
-    threshold: float = 0.5
-
-    def count(self) -> CellCounts:
-        """Return the counts of all rows, read once."""
-        cells = CellCounts()
-        rows = 0
-        for table in self._read():
-            with _row_named(rows):
-                cells.update(self._batch(table, cells))
-            rows += table.num_rows
-        if not rows:
-            raise InputError(f"{self.path} has no rows.")
-        return cells
+    prob: str | None
+    decision: str | None
+    against: str | None
 
     @property
-    def _columns(self) -> list[str]:
+    def columns(self) -> list[str]:
         named = [self.target, *self.groups, self.prob, self.decision, self.against]
         return list(dict.fromkeys(name for name in named if name is not None))
 
-    def _read(self) -> Iterator[Any]:
+    def check(self, columns: Sequence[str]) -> None:
+        if len(columns) == 1 and (found := [mark for mark in ";\t|" if mark in columns[0]]):
+            raise InputError(f"{self.path}: its columns are separated by {found[0]!r}; write it with commas.")
+        if self.prob is None and self.decision is None:
+            raise InputError(
+                f"{self.path} has no column {' or '.join(map(repr, _PROBABILITIES))}: name the column of "
+                "probabilities by --prob, or that of decisions by --decision."
+            )
+        for name in self.columns:
+            check_column(str(self.path), name, columns)
+            if list(columns).count(name) > 1:
+                raise InputError(
+                    f"{self.path}: {list(columns).count(name)} columns are named '{name}': rename or remove "
+                    "all except one."
+                )
+
+    def read(self) -> Iterator[Any]:
         with _explained(self.path):
             yield from self._read_parquet() if _is_parquet(self.path) else self._read_csv()
 
     def _read_parquet(self) -> Iterator[Any]:
         with pq.ParquetFile(self.path) as file:
-            self._check(file.schema_arrow.names)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=self._columns, use_threads=False):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=self.columns, use_threads=False):
                 yield pa.Table.from_batches([batch])
 
     def _read_csv(self) -> Iterator[Any]:
@@ -81,45 +127,23 @@ class PredictionsFile:
             column_types=text, null_values=list(MISSING_VALUES), strings_can_be_null=True
         )
         with arrow_csv.open_csv(self.path, _csv_options(), convert_options=convert) as reader:
-            self._check(reader.schema.names)
             for batch in reader:
                 yield pa.Table.from_batches([batch])
 
-    def _check(self, columns: Sequence[str]) -> None:
-        if self.prob is None and self.decision is None:
-            raise InputError("predictions need a column of probabilities (--prob) or decisions (--decision).")
-        if len(columns) == 1 and (found := [mark for mark in ";\t|" if mark in columns[0]]):
-            raise InputError(
-                f"--predictions {self.path}: its columns are separated by {found[0]!r}; write it with commas."
-            )
-        for name in self._columns:
-            check_column(f"--predictions {self.path}", name, columns)
-            if list(columns).count(name) > 1:
-                raise InputError(
-                    f"--predictions {self.path}: {list(columns).count(name)} columns are named '{name}': "
-                    "rename or remove all but one."
-                )
-
-    def _batch(self, table: Any, cells: CellCounts) -> Batch:
+    def add(self, table: Any, scores: Scores) -> None:
         target = None if self.target is None else _labels(self.target, table.column(self.target))
-        codes = _cell_numbers([table.column(name) for name in self.groups], cells)
-        probs = [_probabilities(name, table.column(name)) for name in (self.prob, self._second) if name]
+        cells = _cell_numbers([table.column(name) for name in self.groups], scores)
+        names = [self.prob, self.against] if self.prob is not None else []
+        probs = [_probabilities(name, table.column(name)) for name in names if name is not None]
+        decisions: list[Any] = [values >= scores.threshold for values in probs]
         if self.decision is not None:
-            decisions = [_binary(self.decision, table.column(self.decision))]
-        else:
-            decisions = [(probs[0] >= self.threshold).astype(np.int64)]
+            decisions[:1] = [_binary(self.decision, table.column(self.decision))]
         if self.against is not None and self.prob is None:
             decisions.append(_binary(self.against, table.column(self.against)))
-        elif self.against is not None:
-            decisions.append((probs[1] >= self.threshold).astype(np.int64))
-        return Batch(target, codes, np.stack(decisions), np.stack(probs) if probs else None)
-
-    @property
-    def _second(self) -> str | None:
-        return self.against if self.prob is not None else None
+        scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
 
 
-def column_names(path: Path) -> list[str]:
+def _column_names(path: Path) -> list[str]:
     """Return the names of the columns of a CSV or Parquet file."""
     with _explained(path):
         if _is_parquet(path):
@@ -140,16 +164,14 @@ def _is_parquet(path: Path) -> bool:
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     if not path.is_file():
-        raise InputError(f"--predictions {path}: there is no such file.")
+        raise InputError(f"{path}: there is no such file.")
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"--predictions {path} cannot be read: {first_line(error)}{_advice(error)}"
-        ) from error
+        raise InputError(f"{path} cannot be read: {first_line(error)}{_advice(error)}") from error
 
 
-def _cell_numbers(columns: list[Any], cells: CellCounts) -> Ints:
+def _cell_numbers(columns: list[Any], scores: Scores) -> Ints:
     """Return the number of the cell of each row; only distinct combinations pass through Python."""
     joint = np.zeros(len(columns[0]), np.int64)
     values = []
@@ -159,12 +181,12 @@ def _cell_numbers(columns: list[Any], cells: CellCounts) -> Ints:
         values.append([None if text in MISSING_VALUES else text for text in texts])
         joint = joint * len(texts) + encoded.indices.to_numpy(zero_copy_only=False)
     sizes = [len(texts) for texts in values]
-    if math.prod(sizes) > _MOST_COMBINATIONS:
+    if math.prod(sizes) > _MAX_COMBINATIONS:
         raise InputError(f"the columns of groups have {sizes} different values: too many to be groups.")
     lookup = np.zeros(math.prod(sizes), np.int64)
     for code in np.flatnonzero(np.bincount(joint, minlength=len(lookup))):
         places = np.unravel_index(code, sizes)
-        lookup[code] = cells.number(tuple(v[p] for v, p in zip(values, places, strict=True)))
+        lookup[code] = scores.cell(tuple(v[p] for v, p in zip(values, places, strict=True)))
     return lookup[joint]
 
 
@@ -206,7 +228,7 @@ def _probabilities(name: str, column: Any) -> Floats:
 
 
 class _WrongCell(Exception):  # noqa: N818 - never leaves this file
-    """A value that cannot be, and its row within the batch."""
+    """An invalid value and its row within the batch."""
 
 
 @contextmanager

@@ -132,9 +132,11 @@ class Attachment:
     def end_validation_batch(self, pl_module: LightningModule) -> None:
         """Add the predictions of this batch to those of the validation epoch."""
         if self._undo:
-            with self._validation.noting_problems():
+            try:
                 if (recorded := self._tap.pop(pl_module, required=False)) is not None:
                     self._validation.update(*self._matched(recorded))
+            except InputError as error:  # training can go on: end_epoch warns
+                self._validation.problem = self._validation.problem or str(error)
             self._batch = None
             self._tap.close()
 
@@ -214,7 +216,11 @@ class Attachment:
         required = not self._penalised or trainer.world_size > 1
         if (recorded := self._tap.pop(pl_module, required=required)) is None:
             return loss
-        _check_batch_size(recorded.preds, trainer.world_size)
+        if len(recorded.preds) * trainer.world_size < 2:
+            raise InputError(
+                "a batch of one row: a covariance needs two. Take a larger batch_size; if this is the last "
+                "batch of an epoch, DataLoader(drop_last=True) leaves it out."
+            )
         preds, inputs, target = self._matched(recorded)
         self._penalised = True
         if not self.penalty.enabled:
@@ -398,14 +404,6 @@ def _check_shape(preds: Tensor) -> None:
         )
 
 
-def _check_batch_size(preds: Tensor, world_size: int) -> None:
-    if len(preds) * world_size < 2:
-        raise InputError(
-            "a batch of one row: a covariance needs two. Take a larger batch_size; if this is the last batch "
-            "of an epoch, DataLoader(drop_last=True) leaves it out."
-        )
-
-
 class WrappedBackward:
     """``LightningModule.backward`` on the instance, with a changed loss.
 
@@ -459,7 +457,7 @@ class ValidationPenalty:
     """The penalty over all rows of a validation epoch, on all ranks.
 
     There is no value if validation does not call the submodule. If its rows cannot be matched with related
-    columns, there is one warning and no value; training can go on.
+    columns, there is one warning and no value.
 
     Args:
         penalty: The penalty to measure.
@@ -474,15 +472,7 @@ class ValidationPenalty:
         """Drop all rows, at the start of a fit."""
         self._rows = FeaturePenalties(self._penalty).to(device)
         self._has_rows = False
-        self._problem = ""
-
-    @contextmanager
-    def noting_problems(self) -> Iterator[None]:
-        """Keep the first error of this epoch's batches instead of raising it."""
-        try:
-            yield
-        except InputError as error:
-            self._problem = self._problem or str(error)
+        self.problem = ""  # the first error of this epoch's batches
 
     @torch.no_grad()
     def update(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> None:
@@ -497,11 +487,11 @@ class ValidationPenalty:
         Under DDP this is a collective operation; a rank may have no rows.
         """
         has_rows = trainer.strategy.reduce_boolean_decision(self._has_rows, all=False)
-        sound = trainer.strategy.reduce_boolean_decision(not self._problem, all=True)
-        if self._problem and not self._warned:
+        sound = trainer.strategy.reduce_boolean_decision(not self.problem, all=True)
+        if self.problem and not self._warned:
             self._warned = True
-            rank_zero_warn(f"val_penalty is not logged: {self._problem}")
-        self._has_rows, self._problem = False, ""
+            rank_zero_warn(f"val_penalty is not logged: {self.problem}")
+        self._has_rows, self.problem = False, ""
         values = self._rows.compute().reshape(-1) if has_rows and sound else None  # one feature is squeezed
         self._rows.reset()
         return None if values is None else (self._penalty.total(values), self._penalty.objective(values))
@@ -519,30 +509,28 @@ def batch_part(batch: Any, part: BatchPart, argument: str) -> Tensor:
     Raises:
         InputError: If the batch has no such part, or if it is not a tensor.
     """
-    found = _find(batch, part, argument)
-    if not isinstance(found, Tensor):
-        raise InputError(f"{argument} = {part!r}: expected a tensor there, found {type(found).__name__}.")
-    return found
-
-
-def _find(batch: Any, part: BatchPart, argument: str) -> Any:
+    given = f"{argument} = {part!r}"
     if callable(part):
-        return part(batch)
-    if isinstance(batch, Mapping):
-        if part in batch:
-            return batch[part]
-        known = did_you_mean(str(part), map(str, batch))
-        raise InputError(f"{argument} = {part!r}: the batch is a dict without this key; {known}")
-    if isinstance(part, int) and isinstance(batch, Sequence):
-        if -len(batch) <= part < len(batch):
-            return batch[part]
-        raise InputError(f"{argument} = {part}: the batch has parts 0 to {len(batch) - 1}.")
-    if isinstance(part, str) and hasattr(batch, part):
-        return getattr(batch, part)
-    raise InputError(
-        f"{argument} = {part!r}: not found in a batch of type {type(batch).__name__}. Give a key of a "
-        "dict batch, an index into a tuple batch, or a function of the batch."
-    )
+        found: Any = part(batch)
+    elif isinstance(batch, Mapping):
+        if part not in batch:
+            known = did_you_mean(str(part), map(str, batch))
+            raise InputError(f"{given}: the batch is a dict without this key; {known}")
+        found = batch[part]
+    elif isinstance(part, int) and isinstance(batch, Sequence):
+        if not -len(batch) <= part < len(batch):
+            raise InputError(f"{given}: the batch has parts 0 to {len(batch) - 1}.")
+        found = batch[part]
+    elif isinstance(part, str) and hasattr(batch, part):
+        found = getattr(batch, part)
+    else:
+        raise InputError(
+            f"{given}: not found in a batch of type {type(batch).__name__}. Give a key of a dict batch, an "
+            "index into a tuple batch, or a function of the batch."
+        )
+    if not isinstance(found, Tensor):
+        raise InputError(f"{given}: expected a tensor there, found {type(found).__name__}.")
+    return found
 
 
 def _related_rows(inputs: Tensor | None, given: BatchPart | None, preds: Tensor) -> Tensor:

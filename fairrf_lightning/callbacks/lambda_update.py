@@ -111,15 +111,12 @@ class LambdaUpdateCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start fresh in each fit; the state of a checkpoint is restored after this."""
         if stage == "fit":
-            self._resolve_interval(trainer)
+            if self.every_n_steps == "auto":
+                data = getattr(trainer, "datamodule", None)
+                self.update_interval = getattr(data, "update_interval", UPDATE_INTERVAL)
             start_fresh(trainer, penalties_of(trainer, pl_module))
             if not continues_run(trainer):
                 self._start()
-
-    def _resolve_interval(self, trainer: Trainer) -> None:
-        if self.every_n_steps == "auto":
-            data = getattr(trainer, "datamodule", None)
-            self.update_interval = getattr(data, "update_interval", UPDATE_INTERVAL)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
@@ -202,7 +199,8 @@ class LambdaUpdateCallback(Callback):
         name = "val_penalty" + self._suffix(trainer, pl_module)
         pl_module.log(name, total, sync_dist=True, reduce_fx="max")
         # The last of several attached penalties logs the sum.
-        attached = [other for other in _lambda_updates(trainer) if other.penalty is not None]
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        attached = [c for c in callbacks if isinstance(c, LambdaUpdateCallback) and c.penalty is not None]
         costs = [other._val_cost for other in attached if other._val_cost is not None]  # noqa: SLF001 - this class
         loss = trainer.callback_metrics.get(self.val_loss)
         if loss is not None and self is attached[-1] and len(costs) == len(attached):
@@ -249,11 +247,6 @@ class LambdaUpdateCallback(Callback):
         self._steps_since_update = restored(state_dict, "steps_since_update", int)
         if self._attachment and "penalty" in state_dict:
             self._attachment.load_state_dict(state_dict["penalty"])
-
-
-def _lambda_updates(trainer: Trainer) -> list[LambdaUpdateCallback]:
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    return [callback for callback in callbacks if isinstance(callback, LambdaUpdateCallback)]
 
 
 def _as_tensor(beta: float | list[float]) -> float | Tensor:

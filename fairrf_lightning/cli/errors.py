@@ -80,6 +80,8 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
+    if re.search(r"arguments are required: (\w+\.)?data$", str(error)):
+        return "no data: name a data set, for example --data adult."
     return _telling(str(error)) + _suggestion(str(error))
 
 
@@ -108,10 +110,10 @@ def _suggestion(message: str) -> str:
         return ""
     if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
         return ": --method constrain_s, remove_r and ksmote are not available with these data."
-    return "; " + did_you_mean(option[1], dict.fromkeys(_accepted(import_class(owner[1]))))
+    return "; " + did_you_mean(option[1], dict.fromkeys(accepted_options(import_class(owner[1]))))
 
 
-def _accepted(owner: type) -> list[str]:
+def accepted_options(owner: type) -> list[str]:
     """Return the options of a class, also those that it hands on to its base by ``**kwargs``."""
     names = []
     for cls in owner.__mro__:

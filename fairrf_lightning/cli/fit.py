@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
-import sys
 import warnings
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,16 @@ from fairrf_lightning.callbacks.checkpointing import (
     exit_by_signal,
 )
 from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
-from fairrf_lightning.checkpoints import WholeFileIO, check_checkpoint, restoring
+from fairrf_lightning.checkpoints import (
+    WholeFileIO,
+    check_checkpoint,
+    check_class_paths,
+    check_plain,
+    load_checkpoint,
+    restoring,
+)
 from fairrf_lightning.class_paths import import_class
-from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.cli.errors import accepted_options, explain
 from fairrf_lightning.cli.methods import METHOD_HELP
 from fairrf_lightning.cli.output import (
     ProgressLine,
@@ -41,6 +49,7 @@ from fairrf_lightning.cli.output import (
 )
 from fairrf_lightning.cli.short_names import ShortNameParser
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.presets import fit_callbacks, recommended
 from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
@@ -63,14 +72,14 @@ class FairRFCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse, and look at the checkpoint before Lightning does."""
-        super().parse_arguments(parser, args)
-        self._given = sys.argv[1:] if args is None else list(args)
-        config = self.config[self.config.subcommand]
-        if str(config.get("ckpt_path")).endswith(_TABLES):
+        self._given = list(args)
+        if (path := dict(_pairs(self._given)).get("--ckpt_path", "")).endswith(_TABLES):
             raise InputError(
-                f"--ckpt_path {config.ckpt_path}: this is a table, not a checkpoint. Name the table by "
-                "--data.path, and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
+                f"--ckpt_path {path}: this is a table, not a checkpoint. Name the table by --data.path, "
+                "and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
             )
+        super().parse_arguments(parser, args)
+        config = self.config[self.config.subcommand]
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
             raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
         self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
@@ -290,19 +299,18 @@ def _recommended(config: Any) -> dict[str, float]:
     return recommended(import_class(config.data.class_path), config.data.get("init_args") or {})
 
 
-def run_fit(args: list[str] | None) -> None:
-    """Run a command of Lightning's, ``fit`` for example; a signal stops it where it can be resumed.
+def run_fit(args: list[str]) -> None:
+    """Run ``fit``, ``test``, ``validate`` or ``predict``; a signal stops it where it can be resumed.
 
     Args:
-        args: Arguments from the name of the command on; ``None`` for those of the process.
+        args: The name of the command and its arguments.
     """
     quieten()
-    given = sys.argv[1:] if args is None else args
-    if "--help-all" in given:
-        args = [given[0], "--help"]
+    if "--help-all" in args:
+        args = [args[0], "--help"]
     try:
         with exit_by_signal():
-            run_lightning_cli(args)
+            run_lightning_cli(args if args[0] == "fit" else _with_checkpoint(args))
     except KeyboardInterrupt as stopped:
         raise StoppedBySignal(signal.SIGINT) from stopped
     except StoppedBySignal as stopped:
@@ -310,9 +318,57 @@ def run_fit(args: list[str] | None) -> None:
         raise
 
 
-def run_lightning_cli(args: list[str] | None, cli_class: type[FairRFCLI] = FairRFCLI) -> FairRFCLI:
+def _with_checkpoint(args: list[str]) -> list[str]:
+    """Return the arguments of ``test`` with the data and the model that the checkpoint names.
+
+    The checkpoint or the folder of its run may be given without ``--ckpt_path``.
+    """
+    command, *rest = args
+    if rest and not rest[0].startswith("-"):
+        rest = ["--ckpt_path", *rest]
+    given = dict(_pairs(rest))
+    path = given.get("--ckpt_path")
+    if path is None or {"--config", "--print_config"} & set(given) or path.endswith(_TABLES):
+        return [command, *rest]
+    if Path(path).is_dir():
+        found = RunFolder(path).best_checkpoint
+        if found is None:
+            raise InputError(f"{path}: the run has kept no checkpoint.")
+        path = str(found)
+        rest += ["--ckpt_path", path]
+    return [command, *_data_and_model(load_checkpoint(path), f"--ckpt_path {path}", given), *rest]
+
+
+def _data_and_model(checkpoint: dict[str, Any], name: str, given: Collection[str]) -> Iterator[str]:
+    """Yield ``--data`` and ``--model`` as the checkpoint has them, unless they are given."""
+    classes = {part: {"class_path": path} for part, path in checkpoint.get("class_paths", {}).items()}
+    options = checkpoint.get("datamodule_hyper_parameters", {})
+    check_plain([classes, options], "class_paths", name)
+    absent = {"data", "model"} - {option.removeprefix("--").replace("method", "model") for option in given}
+    for part in sorted(absent & set(classes)):
+        check_class_paths({part: classes[part]}, (), name, None, _trust_hint)
+        init_args = {}
+        if part == "data":
+            accepted = accepted_options(import_class(classes[part]["class_path"]))
+            init_args = {option: options[option] for option in accepted if options.get(option) is not None}
+        yield f"--{part}={json.dumps(classes[part] | {'init_args': init_args})}"
+
+
+def _trust_hint(option: str, class_path: str) -> str:
+    return f"If you trust it, name it yourself: --{option.removeprefix('model.')} {class_path}"
+
+
+def _pairs(args: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command line with their values."""
+    for arg, following in zip(args, [*args[1:], ""], strict=True):
+        option, equals, value = arg.partition("=")
+        if option.startswith("--"):
+            yield option, value if equals else following
+
+
+def run_lightning_cli(args: list[str]) -> FairRFCLI:
     """Parse the arguments of a Lightning command, ``test`` for example, and run it."""
-    return cli_class(
+    return FairRFCLI(
         LightningModule,
         LightningDataModule,
         subclass_mode_model=True,

@@ -10,20 +10,19 @@ from fairrf_lightning.presets import preset_names
 from fairrf_lightning.printed_command import shell_command
 
 _BUILT_IN = ("drop_in", "pretrain")  # presets of callbacks that `fit` has already
-_DATA = """\
-Data:
-  --data NAME                {data}
-  --data.related A,B         columns associated with the sensitive attribute
-  --data.path FILE           of table: a CSV or Parquet file; also --data.target
-                             COLUMN, --data.positive VALUE, --data.sensitive COLUMN
-  --data.batch_size N, --data.seed N
-"""
 _FIT = """\
 Usage: {program} fit --data NAME [options]
 
 Train a classifier with the FairRF penalty, test its best checkpoint, save both.
 
-{data}
+Data:
+  --data NAME                {data};
+                             table is a file of your own
+  --data.related A,B         columns associated with the sensitive attribute
+  --data.path FILE           of table: a CSV or Parquet file; see also
+                             --data.target, --data.positive, --data.sensitive
+  --data.batch_size N, --data.seed N
+
 Model:
   --model.eta X              weight of the penalty; 0 trains the vanilla model
   --model.backbone NAME      mlp, linear, svm, or the path of a class of yours
@@ -54,15 +53,15 @@ Options of a data set:     {program} fit --data.help adult
 Config without training:   {program} fit --data adult --print_config
 """
 _EVALUATE = """\
-Usage: {program} {name} --ckpt_path FILE --data NAME [options]
+Usage: {program} {name} RUN [options]
 
 {about}
 
-  --ckpt_path FILE           checkpoint of a run; it knows its model and split
-  --config FILE              options from a file, such as a run's config.yaml
-{own}
-{data}
-Running:
+  RUN                        folder of a run, such as lightning_logs/version_0,
+                             or a checkpoint (also --ckpt_path FILE); it knows
+                             its model, data, split and encoding
+{own}  --data.path FILE           the table, if it was moved; other options of the
+                             data are those of the checkpoint
   --trainer.devices N, --trainer.accelerator NAME, --trainer.precision NAME
 
 Every option:              {program} {name} --help-all
@@ -77,12 +76,12 @@ _OWN = {"predict": "  --predictions.path FILE    CSV file to write (predictions.
 
 def training_help(name: str) -> str:
     """Return the help of a command that trains or evaluates one model."""
-    callbacks = [one for one in preset_names("callbacks") if one not in _BUILT_IN]
-    data = _DATA.format(data=_fill(preset_names("datamodules")))
     program = shell_command()
-    if name == "fit":
-        return _FIT.format(program=program, data=data, methods=_fill(METHODS), callbacks=_fill(callbacks))
-    return _EVALUATE.format(program=program, name=name, about=_ABOUT[name], data=data, own=_OWN.get(name, ""))
+    if name != "fit":
+        return _EVALUATE.format(program=program, name=name, about=_ABOUT[name], own=_OWN.get(name, ""))
+    callbacks = [one for one in preset_names("callbacks") if one not in _BUILT_IN]
+    data = _fill(preset_names("datamodules"))
+    return _FIT.format(program=program, data=data, methods=_fill(METHODS), callbacks=_fill(callbacks))
 
 
 def _fill(names: Iterable[str]) -> str:

@@ -82,7 +82,7 @@ COMMANDS = (
         "audit",
         "Assess",
         "Compare groups: rates, gaps and intervals of any model.",
-        "fairrf_lightning.audit.command:run_audit",
+        "fairrf_lightning.cli.audit:run_audit",
         "report",
     ),
     Command(
@@ -103,7 +103,7 @@ COMMANDS = (
         "sample-size",
         "Assess",
         "Number of labelled rows that an audit needs.",
-        "fairrf_lightning.audit.labels:run_labels",
+        "fairrf_lightning.cli.audit:sample_size_command",
         "report",
         ("labels", "sample_size"),
     ),
@@ -132,18 +132,8 @@ COMMANDS = (
 _CLONE = Path(__file__).resolve().parents[2]  # in an installed wheel: site-packages
 _EXAMPLES = (
     ("fit", "--data", "adult"),
-    (
-        "fit",
-        "--data",
-        "table",
-        "--data.path",
-        "people.csv",
-        "--data.target",
-        "hired",
-        "--data.related",
-        "age,zip",
-    ),
     ("report", "lightning_logs/version_0"),
+    ("audit", "--predictions", "scores.csv", "--groups", "race,sex"),
 )
 
 
@@ -159,7 +149,7 @@ def main(args: list[str] | None = None) -> None:
     # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")
     try:
-        _run(given[0], given[1:], from_shell=args is None)
+        _run(given[0], given[1:])
     except KeyboardInterrupt as stopped:
         from fairrf_lightning.callbacks.checkpointing import StoppedBySignal  # noqa: PLC0415 - imports torch
 
@@ -201,7 +191,7 @@ def help_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _run(name: str, args: list[str], *, from_shell: bool) -> Any:
+def _run(name: str, args: list[str]) -> Any:
     command = find_command(name)
     if command.group == "Train" and {"--help", "-h"} & set(args):
         from fairrf_lightning.cli.help import training_help  # noqa: PLC0415 - reads the presets
@@ -220,8 +210,7 @@ def _run(name: str, args: list[str], *, from_shell: bool) -> Any:
             f"{name} needs the package {error.name}; run: {install_command(command.extra)}"
         ) from error
     if module.endswith("cli.fit"):
-        # Lightning wants to read the arguments of the process itself: its other ranks run them again.
-        return found(None if from_shell else [name, *args])
+        return found([name, *args])
     if function.startswith("run_"):
         return found(args)
     from fairrf_lightning.cli.parsing import call  # noqa: PLC0415 - slow for --help

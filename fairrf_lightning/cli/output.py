@@ -20,6 +20,7 @@ from rich.table import Column
 
 from fairrf_lightning.callbacks.run_files import run_directory
 from fairrf_lightning.cli.tables import print_lines, print_table
+from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import diverged
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.notices import Stage, model_notices, penalty_uses, same_decision
@@ -222,12 +223,15 @@ def print_notices(
 
 
 def print_next_commands(trainer: Trainer) -> None:
-    """Print the commands that usually follow ``fit``, on rank zero; nothing if the run left no files."""
-    folder, checkpoint = run_directory(trainer), trainer.ckpt_path
-    if not trainer.is_global_zero or folder is None or not checkpoint:
+    """Print the commands that usually follow ``fit``; nothing if the run left no files."""
+    folder, data = run_directory(trainer), getattr(trainer, "datamodule", None)
+    if folder is None or not trainer.ckpt_path or not isinstance(data, TabularDataModule):
         return
-    model = ("--config", folder / "config.yaml", "--ckpt_path", Path(checkpoint))
-    commands = [("report", folder), ("audit", *model), ("predict", *model)]
+    commands: list[tuple[str | Path, ...]] = [("report", folder), ("predict", folder)]
+    if data.sensitive is None:
+        commands.insert(1, ("certify", folder, "--template", folder / "proxies.yaml"))
+    else:
+        commands.insert(1, ("audit", folder))
     print_lines("Next:", *(f"  {shell_command(*command)}" for command in commands))
 
 

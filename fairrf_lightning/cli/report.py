@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from rich.console import Console
 
-from fairrf_lightning.audit.command import count_rows
-from fairrf_lightning.audit.result import audit
+from fairrf_lightning.audit import audit, score_checkpoint
 from fairrf_lightning.checkpoints import load_checkpoint, weights_digest
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import DivergedError, InputError
@@ -121,17 +118,8 @@ def _evaluated(run: RunFolder, against: RunFolder | None, groups: Sequence[str])
             raise
         return RunAudit(reason=f"The checkpoint could not be evaluated again: {explain(error)}")
     others = None if against is None else _evaluate(against, groups)
-    if others is not None and not np.array_equal(rows.rows.numpy(), others.rows.numpy()):
-        raise InputError(
-            f"--against {against.path if against else ''}: the test rows of the two runs differ; train both "
-            "with the same data and seed."
-        )
     models = [rows] if others is None else [rows, others]
-    probabilities = np.stack([of.probabilities.numpy() for of in models])
-    cells = count_rows(rows.target.numpy(), probabilities, rows.attributes)
-    source: dict[str, Any] = {"kind": "checkpoint", "path": rows.checkpoint, "data": rows.data_name}
-    source |= {"split": rows.split, "against": None if others is None else others.checkpoint}
-    result = audit(cells, [str(name) for name in rows.attributes], source=source, compared=rows.compared)
+    result = audit(score_checkpoint(rows, others)).to_dict()
     values = [_penalties(of) for of in models]
     dependences = [
         Dependence(name, value, values[1].get(name) if len(values) > 1 else None)

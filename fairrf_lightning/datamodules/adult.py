@@ -44,7 +44,7 @@ class AdultDataModule(TabularDataModule):
     Datasheet:
 
     - Origin: extracted from the census of 1994 by B. Becker and R. Kohavi; UCI archive, files
-      ``adult.data`` and ``adult.test``, which are joined and split anew.
+      ``adult.data`` and ``adult.test``, which are joined.
     - Licence: CC BY 4.0, as stated by the archive.
     - Rows: 48,842, of which 3,620 with a missing value (``?``) are dropped: 45,222.
     - Label: ``income`` above 50,000 dollars, 11,208 rows (24.8 %).
@@ -52,7 +52,7 @@ class AdultDataModule(TabularDataModule):
     - Related features: ``age``, ``relationship``, ``marital-status``.
     - Known flaws: the income threshold is arbitrary and measured gaps depend on it; money is of
       1994 and capital gains are capped; the missing rows are not missing at random; the related
-      ``relationship`` (Husband, Wife) all but names the sex; sex is recorded as binary; women are
+      ``relationship`` (Husband, Wife) almost determines the sex; sex is recorded as binary; women are
       only a third of the rows. ``fnlwgt`` is a sampling weight, not a trait of a person, and is
       left out; ``education-num`` repeats ``education`` and both are kept, as is usual.
     """

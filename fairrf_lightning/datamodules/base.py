@@ -63,15 +63,18 @@ class TabularDataModule(LightningDataModule, ABC):
     """A table for binary classification with a sensitive attribute S and features related to it.
 
     A subclass names its columns and files and implements :meth:`read`. The split and the order of
-    the training batches follow from ``seed``; the encoding is learned from the training rows.
-    Batches are dicts: ``inputs`` ``(N, D)`` and ``target`` ``(N,)`` in training, where S is never
-    among them; also ``groups`` ``(N,)``, the ids of S, in validation and testing; columns for the
-    penalty that are no inputs, if there are any, as ``related`` in all three (only
-    ``expose_sensitive`` puts S there); ``inputs`` and ``row``, the row numbers in the table as read,
-    in prediction. What is public after :meth:`setup` is set up on first use.
+    the training batches depend on ``seed``; the encoding is learned from the training rows.
+    Batches are dicts:
 
-    A checkpoint keeps seed, split, encoding and the columns seen in training, and they are restored
-    with it: whatever the options, a checkpoint is never tested on rows that it was trained on.
+    - training: ``inputs`` ``(N, D)`` and ``target`` ``(N,)``, never S;
+    - validation and testing: also ``groups`` ``(N,)``, the ids of S;
+    - all three: ``related``, columns that the penalty sees and the model does not, if there are any
+      (only ``expose_sensitive`` puts S there);
+    - prediction: ``inputs`` and ``row``, the row numbers in the table as read.
+
+    Public properties set up the data on first use. A checkpoint keeps seed, split, encoding and the
+    columns seen in training, and they are restored with it. So a checkpoint is never tested on rows that
+    it was trained on.
 
     Args:
         related: Features related to S; by default those that the data set names.
@@ -156,7 +159,7 @@ class TabularDataModule(LightningDataModule, ABC):
         """Return the table: the target as 0/1, and the columns that may be inputs."""
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
-        """Return columns as they are in the table, one line a row of it, to measure gaps by them."""
+        """Return columns as they are in the table, to measure gaps by them."""
         table = self.read()
         for name in names:
             check_column("groups", name, [column for column in table.columns if column != self.target])
@@ -195,7 +198,7 @@ class TabularDataModule(LightningDataModule, ABC):
     def rows_of(self, part: str) -> EpochBatches:
         """Return all rows of ``train``, ``val`` or ``test`` once, in order, with S and row numbers.
 
-        This is for measuring: unlike the training batches those of ``train`` carry S, too.
+        For measuring: unlike the training batches, those of ``train`` carry S as well.
         """
         return self._loader(part, ("inputs", "target", "related", "groups", "row"), self.eval_batch_size)
 
@@ -303,7 +306,7 @@ class TabularDataModule(LightningDataModule, ABC):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over seed, split and encoding of the checkpoint where they differ."""
+        """Restore seed, split and encoding of the checkpoint where they differ."""
         self._loaded = state_dict
         if self._is_built and state_dict == self.state_dict():
             return

@@ -20,7 +20,7 @@ class COMPASDataModule(TabularDataModule):
 
     - Origin: court and jail records of 2013 and 2014 with the scores of the COMPAS software, gathered
       by ProPublica for "Machine Bias" (2016); ``compas-scores-two-years.csv`` of its repository.
-    - Licence: none is stated in the repository.
+    - Licence: not stated in the repository.
     - Rows: 7,214, of which 1,042 are dropped, as ProPublica does: those screened more than 30 days
       from the arrest or at an unknown time, without a COMPAS case (``is_recid`` -1), with an ordinary
       traffic offence (charge degree ``O``) or without a score: 6,172.
@@ -30,10 +30,10 @@ class COMPASDataModule(TabularDataModule):
       ``groups: all`` compares the six, but a gap with 11 people in it is mostly noise.
     - Related features of the paper: ``score_text``, ``decile_score``, ``sex``.
     - Known flaws: a new arrest is not a new crime, and policing differs by race; race was noted by
-      officers; ``is_recid`` knows more than two years of some and disagrees with ``two_year_recid``
+      officers; ``is_recid`` covers more than two years for some and disagrees with ``two_year_recid``
       in 181 rows; ``score_text`` is ``decile_score`` in three steps and ``age_cat`` is ``age``;
       ``duration`` (days in jail) is negative in 183 rows, which are kept; the paper's 11,750 rows
-      could not be reproduced by any filter. The racial bias sits mostly in ``priors_count`` and
+      could not be reproduced by any filter. The racial bias comes mostly from ``priors_count`` and
       ``age``, so that the paper's related features help less here than on Adult.
     """
 

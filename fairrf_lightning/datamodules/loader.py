@@ -19,7 +19,7 @@ _MIN_BATCHES = 6  # per epoch; the smallest published data set, COMPAS, has six 
 
 
 class EpochBatches(ABC):
-    """Batches in an order drawn anew for each epoch, which a resumed run can take up in its midst.
+    """Batches in a new order for each epoch, which a run can resume mid-epoch.
 
     Lightning sets the epoch, and saves and restores the position with the checkpoint.
     """
@@ -51,7 +51,7 @@ class EpochBatches(ABC):
         return SimpleNamespace(sampler=self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of the epoch to come; a resume position of another epoch is void."""
+        """Choose the order of the epoch to come; a resume position of another epoch is discarded."""
         if epoch != self.epoch:
             self.epoch = epoch
             self._batches_seen = self._resume_at = 0
@@ -90,8 +90,8 @@ class TensorBatches(EpochBatches):
         batch_size: Rows in a batch of this rank.
         shuffle: Draw a new order in each epoch, as for training.
         seed: Seed of the order.
-        rank: Which process this is.
-        world_size: How many processes share the rows.
+        rank: Number of this process.
+        world_size: Number of processes that share the rows.
 
     Example:
         >>> loader = TensorBatches({"inputs": torch.arange(5)}, batch_size=2)

@@ -21,8 +21,8 @@ class LSACDataModule(TabularDataModule):
 
     - Origin: applications to public law schools, 2005 to 2008, gathered by Project SEAPHE; the file
       ``processed_data.csv`` in the repository of the paper's authors, who imputed missing values.
-    - Licence: none is stated.
-    - Rows: 65,308; none is dropped by default.
+    - Licence: not stated.
+    - Rows: 65,308; all are kept by default.
     - Label: ``admit``, 16,124 rows (24.7 %), whatever the paper says of the bar exam.
     - S: ``sex``, in the file 0 (female, 28,280 rows) and 1 (male, 37,028 rows) as in SEAPHE's
       codebook; 25.1 % of the women and 24.4 % of the men are admitted.

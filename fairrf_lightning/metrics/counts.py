@@ -152,6 +152,15 @@ class GroupCounts:
         pairs = zip(self.fields(), other.fields(), strict=True)
         return GroupCounts(*(mine + theirs for mine, theirs in pairs))
 
+    def pad(self, num_groups: int) -> GroupCounts:
+        """Return the counts with empty groups added at the end."""
+        added = num_groups - self.rows.shape[-2]
+        return GroupCounts(*(torch.nn.functional.pad(field, (0, 0, 0, added)) for field in self.fields()))
+
+    def model(self, number: int) -> GroupCounts:
+        """Return the counts of one model of ``(models, groups, 2)`` that share their rows."""
+        return GroupCounts(self.rows, *(field[number] for field in self.fields()[1:]))
+
     def merge_groups(self, members: Sequence[Sequence[int]]) -> GroupCounts:
         """Return the counts of new groups, each the union of some of these."""
         return GroupCounts(
@@ -191,8 +200,8 @@ class GroupCounts:
         rows = positives + negatives
         parts = {
             "selection_rate": (true + false, rows),
-            "tpr": (true, positives),
-            "fpr": (false, negatives),
+            "true_positive_rate": (true, positives),
+            "false_positive_rate": (false, negatives),
             "accuracy": (true + negatives - false, rows),
         }
         return {

@@ -27,7 +27,7 @@ def preset_names(kind: PresetKind) -> list[str]:
 def preset(kind: PresetKind, name: str) -> dict[str, Any]:
     """Return the content of a preset.
 
-    A preset whose ``class_path`` is the name of another one has its options too, unless it sets them
+    A preset whose ``class_path`` is the name of another one inherits its options, unless it sets them
     itself.
 
     Args:

@@ -11,9 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.audit.gaps import may_turn
-from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
-from fairrf_lightning.audit.tables import not_compared, nothing_to_compare
+from fairrf_lightning.audit.analysis import (
+    has_labels,
+    has_same_decision,
+    may_turn,
+    not_compared,
+    nothing_to_compare,
+    notices,
+)
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.certificate.bound import adds_nothing
 from fairrf_lightning.datamodules.base import TabularDataModule

@@ -38,8 +38,8 @@ Metrics = Mapping[str, float]
 GAP_LABELS = {gap.key: f"{gap.label}, {gap.name}" for gap in GAPS.values()}
 RATES = {
     "selection_rate": "Selection rate",
-    "tpr": "True positive rate",
-    "fpr": "False positive rate",
+    "true_positive_rate": "True positive rate",
+    "false_positive_rate": "False positive rate",
     "accuracy": "Accuracy",
 }
 # Metrics whose best value stands for the run. Gaps are not among them: the smallest gap is that of an
@@ -179,7 +179,7 @@ class WandbReport(Callback):
     - Axes and summary values: epoch metrics on the epoch axis; the largest ``val_acc``, the smallest losses,
       the last value of all others.
     - Each validation and test: selection rate, true and false positive rate and accuracy of each group, as
-      ``val_tpr/<group>``.
+      ``val_true_positive_rate/<group>``.
     - After training: accuracy against each gap over the epochs (``pareto/eo_gap``), and in the summary the
       values at the chosen checkpoint (``chosen/val_acc``).
     - After testing: tables with intervals (``test/results``, ``test/groups``, ``test/features``), and bars

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from fairrf_lightning.audit import Scores, audit
 
 
 def read_audit() -> dict[str, Any]:
@@ -36,6 +39,12 @@ def draw(rows: int = 3000, seed: int = 0) -> tuple[Any, Any, pd.DataFrame]:
     )
     probs = np.round(rng.beta(2, 2 + (attributes["race"] == "a"), rows), 3)  # with ties
     return (rng.random(rows) < probs).astype(int), probs, attributes
+
+
+def audited(
+    target: Any, probs: Any, attributes: pd.DataFrame, groups: Sequence[str] = (), **options: Any
+) -> dict[str, Any]:
+    return audit(Scores.of_arrays(target, probs, attributes), groups, **options).to_dict()
 
 
 def grouping(result: dict[str, Any], name: str) -> dict[str, Any]:

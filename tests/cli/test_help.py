@@ -17,7 +17,7 @@ from fairrf_lightning.presets import preset_names
 
 @pytest.fixture(autouse=True)
 def _program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py"])
+    monkeypatch.setattr(sys, "argv", ["notebook"])  # shown as "python train.py"
 
 
 def shown(capsys: pytest.CaptureFixture[str], *args: str) -> str:
@@ -45,6 +45,7 @@ def test_an_earlier_name_still_works() -> None:
 def test_help_of_fit_is_one_screen_of_real_options(capsys: pytest.CaptureFixture[str]) -> None:
     page = shown(capsys, "fit", "--help")
     assert len(page.splitlines()) <= 42
+    assert max(map(len, page.splitlines())) <= 80
     for name in preset_names("datamodules"):
         assert name in page
     every = shown(capsys, "fit", "--help-all")
@@ -60,6 +61,7 @@ def test_help_of_fit_is_one_screen_of_real_options(capsys: pytest.CaptureFixture
 def test_help_of_evaluation_is_short(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = shown(capsys, command, "-h")
     assert "--ckpt_path FILE" in page
+    assert max(map(len, page.splitlines())) <= 80
     assert ("--predictions.path" in page) is (command == "predict")
 
 

@@ -232,7 +232,7 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
     assert of_audit.is_file()
     with pytest.raises(SystemExit):
         main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
-    assert "the test rows of the two runs differ" in capsys.readouterr().err
+    assert "the test rows of the two checkpoints differ" in capsys.readouterr().err
 
 
 def written(folder: Path) -> Iterator[str]:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
+from tests.ranks import run_on_ranks
 
 rows = st.integers(1, 60)
 sizes = st.integers(1, 9)
@@ -197,44 +196,53 @@ def test_interrupted_training_ends_like_the_uninterrupted(  # noqa: PLR0917 - pa
     assert resumed == final
 
 
-TWO_PROCESSES = """
-import json, sys, torch
-from lightning.pytorch import LightningModule, Trainer
-from fairrf_lightning.datamodules import TensorBatches
-
-class Rows(LightningModule):
-    def __init__(self):
+class SeenRows(LightningModule):
+    def __init__(self) -> None:
         super().__init__()
         self.net = torch.nn.Linear(1, 1)
-        self.seen = {"train": [], "val": [], "test": []}
-    def training_step(self, batch):
+        self.seen: dict[str, list[list[int]]] = {"train": [], "val": [], "test": []}
+
+    def training_step(self, batch: dict[str, Tensor]) -> Tensor:
         self.seen["train"].append(batch["row"].tolist())
-        return self.net(batch["row"].float()[:, None]).mean()
-    def validation_step(self, batch):
+        found: Tensor = self.net(batch["row"].float()[:, None]).mean()
+        return found
+
+    def validation_step(self, batch: dict[str, Tensor]) -> None:
         self.seen["val"].append(batch["row"].tolist())
-    def test_step(self, batch):
+
+    def test_step(self, batch: dict[str, Tensor]) -> None:
         self.seen["test"].append(batch["row"].tolist())
         self.log("rows", float(len(batch["row"])), reduce_fx="sum", sync_dist=True, batch_size=1)
-    def configure_optimizers(self):
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
-model = Rows()
-trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=2, logger=False,
-    enable_checkpointing=False, enable_progress_bar=False, num_sanity_val_steps=0)
-def loader(rows, **options):
-    return TensorBatches({"row": torch.arange(rows)}, 3, rank=trainer.global_rank,
-        world_size=trainer.world_size, **options)
-trainer.fit(model, loader(20, shuffle=True, seed=5), loader(10))
-trainer.test(model, loader(1), verbose=False)
-with open(f"{sys.argv[1]}/{trainer.global_rank}.json", "w") as out:
-    json.dump(model.seen, out)
-"""
+
+def see_rows(ranks: int, folder: Path) -> None:
+    module = SeenRows()
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=ranks,
+        strategy="ddp",
+        max_epochs=2,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
+
+    def loader(rows: int, **options: Any) -> TensorBatches:
+        tensors = {"row": torch.arange(rows)}
+        return TensorBatches(tensors, 3, rank=trainer.global_rank, world_size=trainer.world_size, **options)
+
+    trainer.fit(module, loader(20, shuffle=True, seed=5), loader(10))
+    trainer.test(module, loader(1), verbose=False)
+    (folder / f"{trainer.global_rank}.json").write_text(json.dumps(module.seen))
 
 
 def test_two_processes_share_the_rows_and_do_not_hang(tmp_path: Path) -> None:
-    script = tmp_path / "two_processes.py"
-    script.write_text(TWO_PROCESSES)
-    subprocess.run([sys.executable, script, tmp_path], check=True, timeout=120)
+    run_on_ranks(lambda ranks: see_rows(ranks, tmp_path), tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
 
     single = TensorBatches({"inputs": torch.arange(20)}, 6, shuffle=True, seed=5)

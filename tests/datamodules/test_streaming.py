@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from lightning import Trainer
+from lightning import Callback, Trainer
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import StreamedBatches, TableDataModule, parquet
@@ -22,6 +20,7 @@ from fairrf_lightning.datamodules.loader import EpochBatches
 from fairrf_lightning.datamodules.parquet import ParquetDirectory, parts_of_rows, uniform_of_rows
 from fairrf_lightning.datamodules.streaming import prefetched
 from fairrf_lightning.errors import InputError
+from tests.ranks import run_on_ranks
 
 ROWS = 1000
 
@@ -408,44 +407,50 @@ def test_reading_thread_ends_with_the_iteration() -> None:
     assert threading.active_count() == before
 
 
-SCRIPT = """
-import json, sys, warnings
-from lightning import Callback, Trainer, seed_everything
-from fairrf_lightning import FairRFModule
-from fairrf_lightning.datamodules import TableDataModule
-
-seed_everything(0)
-warnings.filterwarnings("ignore")
-path, ranks, result = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-
-class Rows(TableDataModule):
-    def train_dataloader(self):
+class WithRowNumbers(TableDataModule):
+    def train_dataloader(self) -> EpochBatches:
         return self._loader("train", ("inputs", "target", "row"), self.batch_size, shuffle=True)
 
-class Watch(Callback):
-    rows = []
-    def on_train_batch_end(self, trainer, module, outputs, batch, index):
-        self.rows.append([trainer.current_epoch, batch["row"].tolist()])
 
-data = Rows(path, target="hired", related=["age"], sensitive="sex", seed=0, batch_size=48 // ranks)
-trainer = Trainer(max_epochs=2, devices=ranks, accelerator="cpu", strategy="ddp" if ranks > 1 else "auto",
-                  logger=False, enable_checkpointing=False, enable_progress_bar=False,
-                  enable_model_summary=False, callbacks=[Watch()])
-trainer.fit(FairRFModule(eta=0.0, lr=1e-12), datamodule=data)
-metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
-with open(f"{result}.{trainer.global_rank}", "w") as file:
-    json.dump({"rows": Watch.rows, "metrics": metrics}, file)
-"""
+class Watch(Callback):
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, list[int]]] = []
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        self.rows.append((trainer.current_epoch, args[2]["row"].tolist()))
+
+
+def fit_on(ranks: int, path: str, folder: Path) -> None:
+    """Train on ``ranks`` processes and write what each of them has seen."""
+    torch.manual_seed(0)
+    watch = Watch()
+    trainer = Trainer(
+        max_epochs=2,
+        devices=ranks,
+        accelerator="cpu",
+        strategy="ddp" if ranks > 1 else "auto",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[watch],
+        log_every_n_steps=1,
+    )
+    options: dict[str, Any] = {"target": "hired", "related": ["age"], "sensitive": "sex", "seed": 0}
+    data = WithRowNumbers(path, batch_size=48 // ranks, **options)
+    trainer.fit(FairRFModule(eta=0.0, lr=1e-12), datamodule=data)
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items() if name[:4] == "val_"}
+    found = json.dumps({"rows": watch.rows, "metrics": metrics})
+    (folder / f"{ranks}.{trainer.global_rank}").write_text(found)
 
 
 def test_two_processes_share_the_rows(path: str, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    found: dict[int, list[dict[str, Any]]] = {}
-    for ranks in (1, 2):
-        result = tmp_path / f"result{ranks}"
-        command = [sys.executable, str(tmp_path / "script.py"), path, str(ranks), str(result)]
-        subprocess.run(command, check=True, timeout=300, capture_output=True)
-        found[ranks] = [json.loads(Path(f"{result}.{rank}").read_text()) for rank in range(ranks)]
+    fit_on(1, path, tmp_path)
+    run_on_ranks(lambda ranks: fit_on(ranks, path, tmp_path), tmp_path)
+    found: dict[int, list[dict[str, Any]]] = {
+        ranks: [json.loads((tmp_path / f"{ranks}.{rank}").read_text()) for rank in range(ranks)]
+        for ranks in (1, 2)
+    }
     expected = part_rows(table(path), 0)
     for epoch in (0, 1):
         for records in found.values():

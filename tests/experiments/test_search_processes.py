@@ -55,6 +55,7 @@ def second(monkeypatch: pytest.MonkeyPatch) -> None:
         return ask(self, most, heartbeats) if self.known() else []
 
     monkeypatch.setattr(TrialQueue, "ask", ask_second)
+    monkeypatch.setattr("fairrf_lightning.experiments.search._PAUSE", 0.05)
 
 
 def assert_shared(number: int) -> None:
@@ -68,24 +69,24 @@ def assert_shared(number: int) -> None:
 
 @pytest.mark.usefixtures("second")
 def test_the_same_command_started_twice_shares_the_work() -> None:
-    options = ["--trials", "10", "--batch", "1", "--epochs", "8"]
+    options = ["--trials", "6", "--batch", "1", "--epochs", "4"]
     other = start(*options)
     main([*OPTIONS, *options])
     out, err = other.communicate(timeout=300)
     assert other.returncode == 0, err
-    assert "Pareto front of 10 trials" in out
-    assert_shared(10)
+    assert "Pareto front of 6 trials" in out
+    assert_shared(6)
 
 
 @pytest.mark.usefixtures("second")
 def test_workers_of_one_command_share_the_work(capfd: pytest.CaptureFixture[str]) -> None:
-    main([*OPTIONS, "--trials", "10", "--batch", "1", "--epochs", "8", "--workers", "2"])
-    assert "Pareto front of 10 trials" in capfd.readouterr().out
-    assert_shared(10)
+    main([*OPTIONS, "--trials", "6", "--batch", "1", "--epochs", "4", "--workers", "2"])
+    assert "Pareto front of 6 trials" in capfd.readouterr().out
+    assert_shared(6)
 
 
 def test_trials_of_a_killed_process_are_trained_by_the_next_one() -> None:
-    options = ["--trials", "4", "--batch", "3", "--epochs", "30"]
+    options = ["--trials", "4", "--batch", "3", "--epochs", "12"]
     killed = start(*options)
     wait_until_one_runs()
     killed.kill()

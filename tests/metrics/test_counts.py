@@ -18,8 +18,8 @@ from fairrf_lightning.metrics.counts import GAPS, GroupCounts
 
 REFERENCE = {
     "selection_rate": selection_rate,
-    "tpr": true_positive_rate,
-    "fpr": false_positive_rate,
+    "true_positive_rate": true_positive_rate,
+    "false_positive_rate": false_positive_rate,
     "accuracy": accuracy_score,
 }
 
@@ -41,15 +41,15 @@ def test_rates_are_those_of_fairlearn_however_the_rows_are_batched() -> None:
         torch.testing.assert_close(rate.low, low)
         torch.testing.assert_close(rate.high, high)
     assert found["accuracy"].rows.tolist() == np.bincount(groups).tolist()
-    assert found["tpr"].rows.tolist() == np.bincount(groups[target == 1]).tolist()
+    assert found["true_positive_rate"].rows.tolist() == np.bincount(groups[target == 1]).tolist()
 
 
 def test_a_group_without_positives_has_no_true_positive_rate() -> None:
     metric = EqualizedOddsGap(num_groups=2)
     metric.update(torch.tensor([0.9, 0.1, 0.8]), torch.tensor([1, 0, 0]), torch.tensor([0, 0, 1]))
     found = metric.counts().group_rates()
-    assert found["tpr"].value.isnan().tolist() == [False, True]
-    assert found["fpr"].value.tolist() == [0.0, 1.0]
+    assert found["true_positive_rate"].value.isnan().tolist() == [False, True]
+    assert found["false_positive_rate"].value.tolist() == [0.0, 1.0]
 
 
 def test_tensors_arrays_and_plain_counts_agree() -> None:

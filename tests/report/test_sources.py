@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from fairrf_lightning.audit.command import count_rows
-from fairrf_lightning.audit.result import audit
-from fairrf_lightning.audit.tables import print_audit
+from fairrf_lightning.audit import Scores, audit
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.cli import main
+from fairrf_lightning.cli.audit import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.report.facts import DataFacts, History
@@ -99,9 +98,9 @@ def test_the_headline_says_which_groups_the_gap_lies_between() -> None:
     rng = np.random.default_rng(0)
     groups = pd.DataFrame({"race": ["a"] * 500 + ["b"] * 500 + ["c"] * 3})
     probs = np.r_[rng.uniform(0.3, 1.0, 500), rng.uniform(0.0, 0.7, 500), [0.9] * 3]
-    cells = count_rows((probs > 0.4).astype(int), probs[None], groups)
     source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    said = audit_facts(audit(cells, ["race"], source=source)).verdict.sentences
+    scores = Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)
+    said = audit_facts(audit(scores).to_dict()).verdict.sentences
     rates = [f"{100 * (part >= 0.5).mean():.1f} %" for part in (probs[:500], probs[500:1000])]
     assert f"Selection rates by race: highest for a ({rates[0]}), lowest for b ({rates[1]})." in said
 
@@ -120,10 +119,27 @@ def test_why_there_is_nothing_to_compare_is_said(
     probs = np.linspace(0, 1, 50)
     groups = pd.DataFrame({"race": pd.Series(values, dtype="string")})
     source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    result = audit(count_rows((probs > 0.4).astype(int), probs[None], groups), ["race"], source=source)
+    scores = Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)
+    result = audit(scores).to_dict()
     assert expected in audit_facts(result).verdict.sentences
     print_audit(result)
     assert expected in capsys.readouterr().out
+
+
+def test_the_headline_of_a_nearly_constant_model_names_no_gap() -> None:
+    rng = np.random.default_rng(0)
+    groups = pd.DataFrame({"sex": ["f", "m"] * 1000})
+    probs = np.where(np.arange(2000) < 3, 0.9, 0.1)
+    source = {"path": "p.csv", "data": None, "split": None, "against": None}
+    target = rng.integers(0, 2, 2000)
+    facts = audit_facts(audit(Scores.of_arrays(target, probs[None], groups, source=source)).to_dict())
+    title = facts.verdict.title
+    assert title.startswith(
+        "Almost every decision is the same: 99.8 % are negative, balanced accuracy is 0.5"
+    )
+    assert "small" not in title
+    assert not any("dDP" in line or "gap" in line for line in facts.verdict.sentences)
+    assert not facts.notices, "the headline has it"
 
 
 @pytest.mark.parametrize(

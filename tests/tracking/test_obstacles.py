@@ -125,7 +125,9 @@ def test_two_processes_log_one_run_and_do_not_ask_the_terminal_for_a_key(tmp_pat
     run = read_run(file)
     assert [row["epoch"] for row in run.history if "val_acc" in row] == [0, 1]
     (row,) = [row for row in run.history if "test_acc" in row]
-    assert row["test_eo_gap"] == pytest.approx(abs(row["test_tpr/a"] - row["test_tpr/b"]))
+    assert row["test_eo_gap"] == pytest.approx(
+        abs(row["test_true_positive_rate/a"] - row["test_true_positive_rate/b"])
+    )
 
 
 def _train(folder: Path, options: list[str], stdin: int) -> subprocess.CompletedProcess[str]:

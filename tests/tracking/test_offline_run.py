@@ -23,7 +23,7 @@ FIT = [
 ]
 FEATURES = ["height", "income", "hours"]
 GAPS = ["dp_gap", "eo_gap", "eodds_gap"]
-RATES = ["selection_rate", "tpr", "fpr", "accuracy"]
+RATES = ["selection_rate", "true_positive_rate", "false_positive_rate", "accuracy"]
 
 
 class OfflineRun(NamedTuple):
@@ -60,12 +60,21 @@ def test_history_has_lambda_penalties_gaps_with_intervals_and_group_rates(run: O
         assert row["val_dp_gap"] == pytest.approx(
             abs(row["val_selection_rate/a"] - row["val_selection_rate/b"])
         )
-        assert row["val_eo_gap"] == pytest.approx(abs(row["val_tpr/a"] - row["val_tpr/b"]))
+        assert row["val_eo_gap"] == pytest.approx(
+            abs(row["val_true_positive_rate/a"] - row["val_true_positive_rate/b"])
+        )
 
 
 def test_the_axis_is_the_epoch_and_the_summary_holds_the_right_value(run: OfflineRun) -> None:
     metrics, summary = run.file.metrics, run.file.summary
-    for name in ["val_acc", "val_eo_gap_low", "train_loss", "lambda/height", "penalty/hours", "val_tpr/a"]:
+    for name in [
+        "val_acc",
+        "val_eo_gap_low",
+        "train_loss",
+        "lambda/height",
+        "penalty/hours",
+        "val_true_positive_rate/a",
+    ]:
         assert metrics[name].step_metric == "epoch", name
         assert [row["epoch"] for row in _rows(run, name)] == [0, 1, 2, 3]
     assert metrics["*"].step_metric == "trainer/global_step"  # all that others log

@@ -54,8 +54,8 @@ def test_without_a_datamodule_groups_go_by_number(tmp_path: Path) -> None:
     trainer.fit(module, batches, batches)
     trainer.test(module, batches, verbose=False)
     run = _read(tmp_path)
-    assert {"val_tpr/0", "val_tpr/1"} <= set(run.summary)
-    assert run.metrics["val_tpr/1"].step_metric == "epoch"
+    assert {"val_true_positive_rate/0", "val_true_positive_rate/1"} <= set(run.summary)
+    assert run.metrics["val_true_positive_rate/1"].step_metric == "epoch"
     assert run.config["beta"] == 0.3
     assert "data" not in run.config
     assert run.config["fairness"]["related"] == ["age", "zip"]
@@ -125,7 +125,7 @@ def test_it_does_nothing_for_other_loggers(tmp_path: Path) -> None:
         **QUIET,
     )
     trainer.fit(_module(), batches, batches)
-    assert not any("tpr" in name for name in trainer.callback_metrics)
+    assert not any("true_positive_rate" in name for name in trainer.callback_metrics)
     assert not list(tmp_path.glob("wandb"))
 
 

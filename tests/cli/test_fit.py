@@ -2,7 +2,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from importlib.metadata import entry_points
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
@@ -17,8 +19,9 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.presets import preset_names
 
 Cli = Callable[[str], None]
+SMALL = "--data synthetic --data.n_rows 2000 --data.batch_size 200"
 SHORT = "--trainer.max_epochs=2 --data.batch_size=2048"
-TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
 
 def checkpoint(run: int = 0) -> Path:
@@ -26,18 +29,28 @@ def checkpoint(run: int = 0) -> Path:
     return path
 
 
-def test_fit_trains_and_prints_the_table_of_the_test_split(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli(f"fit --data adult {SHORT}")
-    printed = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def adult(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the folder of a run on Adult and what it printed."""
+    folder, printed = tmp_path_factory.mktemp("adult"), StringIO()
+    options = f"--data adult --seed_everything 7 --trainer.enable_progress_bar false {SHORT}"
+    with pytest.MonkeyPatch.context() as patched, redirect_stdout(printed):
+        patched.chdir(folder)
+        patched.setattr(sys, "argv", ["train.py"])
+        main(["fit", *options.split()])
+    return folder / "lightning_logs/version_0", printed.getvalue()
+
+
+def test_fit_prints_the_table_of_the_test_split_and_the_next_commands(adult: tuple[Path, str]) -> None:
     for part in ("Test split", "accuracy", "dEO", "dDP", "95 % interval", "Trained without: sex", "eta 0.6"):
-        assert part in printed
+        assert part in adult[1]
+    following = adult[1].partition("Next:\n")[2].splitlines()
+    for line, name in zip(following, ("report", "audit", "predict"), strict=True):
+        assert line.endswith(f"train.py {name} lightning_logs/version_0")
 
 
-def test_a_run_keeps_its_config_seed_versions_and_columns(cli: Cli) -> None:
-    cli(f"fit --data adult --seed_everything 7 {SHORT}")
-    folder = Path("lightning_logs/version_0")
+def test_a_run_keeps_its_config_seed_versions_and_columns(adult: tuple[Path, str]) -> None:
+    folder = adult[0]
     config = yaml.safe_load((folder / "config.yaml").read_text())
     assert config["data"]["class_path"] == "fairrf_lightning.datamodules.AdultDataModule"
     assert config["model"]["init_args"]["eta"] == 0.6
@@ -51,9 +64,8 @@ def test_a_run_keeps_its_config_seed_versions_and_columns(cli: Cli) -> None:
     assert record["rows"] == {"train": 22611, "val": 9044, "test": 13567}
 
 
-def test_the_logged_names_are_those_promised(cli: Cli) -> None:
-    cli(f"fit --data adult {SHORT}")
-    logged = set(pd.read_csv("lightning_logs/version_0/metrics.csv").columns)
+def test_the_logged_names_are_those_promised(adult: tuple[Path, str]) -> None:
+    logged = set(pd.read_csv(adult[0] / "metrics.csv").columns)
     features = ("age", "relationship", "marital-status")
     promised = {"train_loss", "train_penalty"}
     promised |= {f"{name}/{feature}" for name in ("lambda", "penalty") for feature in features}
@@ -68,8 +80,34 @@ def test_the_logged_names_are_those_promised(cli: Cli) -> None:
     assert promised <= logged
 
 
+def test_test_and_validate_need_only_the_checkpoint(
+    adult: tuple[Path, str], cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = adult[1].split("Test split")[1].split("Groups")[0]
+    best = adult[0] / "checkpoints" / "best.ckpt"
+    for options in (f"--data adult --ckpt_path {best}", f"--ckpt_path {best}"):
+        cli(f"test {options}")
+        assert capsys.readouterr().out.split("Test split")[1].split("Groups")[0] == table
+    cli(f"validate --ckpt_path={best}")
+    assert "Validation split" in capsys.readouterr().out
+
+
+def test_predict_writes_probabilities_and_decisions_of_the_test_rows(
+    adult: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["predict", str(adult[0]), "--predictions.path", "out/rows.csv", "--trainer.logger=false"])
+    rows = pd.read_csv("out/rows.csv")
+    assert {"row", "probability", "decision"} <= set(rows.columns)
+    assert len(rows) == 13567
+    assert rows["row"].is_monotonic_increasing
+    assert rows["probability"].between(0, 1).all()
+    assert (rows["decision"] == (rows["probability"] >= 0.5)).all()
+    assert not Path("out/rows.csv.part").exists()
+
+
 def test_the_saved_config_repeats_the_run(cli: Cli) -> None:
-    cli(f"fit --data adult --model.backbone linear --model.eta 0.2 {SHORT}")
+    cli(f"fit {SMALL} --model.backbone linear --model.eta 0.2 --trainer.max_epochs 2")
     cli("fit --config lightning_logs/version_0/config.yaml")
     first, second = (torch.load(checkpoint(run), weights_only=True)["state_dict"] for run in (0, 1))
     torch.testing.assert_close(dict(second), dict(first), rtol=0, atol=0)
@@ -96,38 +134,15 @@ def test_data_finds_the_users_presets(cli: Cli) -> None:
     assert config["data"]["init_args"]["related"] == ["age"]
 
 
-def test_test_and_validate_rebuild_the_model_and_split_of_the_checkpoint(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli(f"fit --data adult --seed_everything 3 --model.backbone linear {SHORT}")
-    table = capsys.readouterr().out.split("Test split")[1].split("Groups")[0]
-    cli(f"test --data adult --ckpt_path {checkpoint()}")
-    assert capsys.readouterr().out.split("Test split")[1].split("Groups")[0] == table
-    cli(f"validate --data adult --ckpt_path {checkpoint()}")
-    assert "Validation split" in capsys.readouterr().out
-
-
-def test_predict_writes_probabilities_and_decisions_of_the_test_rows(cli: Cli) -> None:
-    cli(f"fit --data adult {SHORT}")
-    cli(f"predict --data adult --ckpt_path {checkpoint()} --predictions.path out/rows.csv")
-    rows = pd.read_csv("out/rows.csv")
-    assert list(rows.columns) == ["row", "probability", "decision"]
-    assert len(rows) == 13567
-    assert rows["row"].is_monotonic_increasing
-    assert rows["probability"].between(0, 1).all()
-    assert (rows["decision"] == (rows["probability"] >= 0.5)).all()
-    assert not Path("out/rows.csv.part").exists()
-
-
 def test_the_checkpoint_can_be_chosen_by_a_gap(cli: Cli) -> None:
-    cli("fit --data adult --checkpoint.monitor val_eo_gap --trainer.max_epochs=4 --data.batch_size=2048")
+    cli(f"fit {SMALL} --checkpoint.monitor val_eo_gap --pretrain.epochs 0 --trainer.max_epochs=4")
     history = pd.read_csv("lightning_logs/version_0/metrics.csv").dropna(subset=["val_eo_gap"])
     best = history["epoch"].to_numpy()[history["val_eo_gap"].argmin()]
     assert torch.load(checkpoint(), weights_only=True)["epoch"] == best
 
 
 def test_eta_zero_is_the_vanilla_model(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"fit --data adult --model.eta 0 {SHORT}")
+    cli(f"fit {SMALL} --model.eta 0 --trainer.max_epochs 2")
     assert "eta 0 (vanilla)" in capsys.readouterr().out
     logged = pd.read_csv("lightning_logs/version_0/metrics.csv")
     assert (logged["train_penalty"].dropna() == 0).all()
@@ -142,7 +157,7 @@ def test_each_backbone_learns_more_than_the_majority(cli: Cli, backbone: str) ->
 
 def test_optimizer_and_scheduler_are_configurable(cli: Cli) -> None:
     cli(
-        f"fit --data adult {SHORT} --model.optimizer torch.optim.SGD --model.optimizer.lr 0.5 "
+        f"fit {SMALL} --trainer.max_epochs 2 --model.optimizer torch.optim.SGD --model.optimizer.lr 0.5 "
         "--model.lr_scheduler lightning.pytorch.cli.ReduceLROnPlateau --model.lr_scheduler.monitor val_loss"
     )
     state = torch.load(checkpoint(), weights_only=True)
@@ -151,10 +166,10 @@ def test_optimizer_and_scheduler_are_configurable(cli: Cli) -> None:
 
 
 def test_a_checkpoint_of_the_command_line_loads_in_python(cli: Cli) -> None:
-    cli(f"fit --data adult --model.backbone linear {SHORT}")
+    cli(f"fit {SMALL} --model.backbone linear --trainer.max_epochs 1")
     module = FairRFModule.load_from_checkpoint(checkpoint(), weights_only=True)
     assert isinstance(module.backbone, Linear)
-    assert module.penalty.feature_names == ["age", "relationship", "marital-status"]
+    assert module.penalty.feature_names == ["height", "income", "hours"]
 
 
 def test_the_console_script_is_the_same_command() -> None:
@@ -178,29 +193,21 @@ def test_the_presets_of_callbacks_can_be_plugged_in(cli: Cli) -> None:
     presets = [name for name in preset_names("callbacks") if name not in ("drop_in", "pretrain")]
     assert presets
     options = " ".join(f"--trainer.callbacks+={preset}" for preset in presets)
-    cli(f"fit --data adult {SHORT} {options}")
+    cli(f"fit {SMALL} --trainer.max_epochs 2 {options}")
 
 
 def test_two_processes_train_from_the_command_line_and_report_once(tmp_path: Path) -> None:
-    command = [sys.executable, str(TRAIN), "fit", "--data=adult", "--trainer.devices=2", *SHORT.split()]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
-    assert done.stdout.count("Test split") == 1
-    assert "Starting with 2 processes" in done.stderr + done.stdout
+    def run(*args: str) -> str:
+        command = [sys.executable, str(TRAIN), *args, "--trainer.devices=2"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
+        return done.stdout + done.stderr
+
+    printed = run("fit", *SMALL.split(), "--trainer.max_epochs=2")
+    assert printed.count("Test split") == printed.count("Next:") == 1
+    assert "Starting with 2 processes" in printed
     assert len(list(tmp_path.glob("lightning_logs/*"))) == 1
-    (ckpt,) = tmp_path.glob("lightning_logs/version_0/checkpoints/best.ckpt")
-    command = [
-        sys.executable,
-        str(TRAIN),
-        "predict",
-        "--data=adult",
-        "--trainer.devices=2",
-        f"--ckpt_path={ckpt}",
-    ]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True, timeout=300)
-    assert pd.read_csv(tmp_path / "predictions.csv")["row"].nunique() == 13567
-
-
-SMALL = "--data synthetic --data.n_rows 2000 --data.batch_size 200"
+    run("predict", "lightning_logs/version_0")
+    assert pd.read_csv(tmp_path / "predictions.csv")["row"].nunique() == 600
 
 
 def test_a_resumed_run_chooses_among_all_epochs(cli: Cli) -> None:

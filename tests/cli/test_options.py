@@ -1,8 +1,9 @@
-"""Options work or are refused, and only finite results are written: issue 11, items 9, 16, 17 and 19."""
+"""Options work or are refused, and a run records what it used."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -20,7 +21,7 @@ from fairrf_lightning.experiments.space import read_space
 Cli: TypeAlias = Callable[[str], None]
 SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 2"
 RUN = Path("lightning_logs/version_0")
-PRESETS = Path(__file__).parents[1] / "callbacks"
+PRESETS = Path(__file__).parents[2] / "callbacks"
 
 
 def refused(cli: Cli, command: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -236,3 +237,39 @@ def test_names_are_matched_as_words() -> None:
     ]
     ordinary = ["Sussex", "trace", "foreign_currency", "data_migration", "interface", "age", "country"]
     assert protected_names([*protected, *ordinary]) == protected
+
+
+def test_a_checkpoint_chosen_by_s_is_kept_but_not_tested(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"fit {SMALL} --model.lr 0.02 --trainer.callbacks+={PRESETS / 'keep_fairest.yaml'}")
+    assert "checkpoints/best.ckpt" in capsys.readouterr().out.partition("Checkpoint: ")[2].splitlines()[0]
+    assert list((RUN / "checkpoints").glob("fairest-*.ckpt"))
+
+
+def test_the_config_of_a_run_has_the_update_interval_that_was_used(cli: Cli) -> None:
+    cli(f"fit {SMALL}")
+    config = yaml.safe_load((RUN / "config.yaml").read_text(encoding="utf-8"))
+    assert config["lambda_update"]["every_n_steps"] == 3  # 300 training rows in batches of 32
+    assert config["data"]["init_args"]["batch_size"] == 32
+
+
+def test_a_thread_can_run_a_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[BaseException] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: failures.append(args.exc_value))
+    thread = threading.Thread(target=cli, args=(f"fit {SMALL}",))
+    thread.start()
+    thread.join()
+    assert not failures
+    assert (RUN / "checkpoints" / "last.ckpt").is_file()
+
+
+@pytest.mark.parametrize("related", ["age,relationship", "[age,relationship]", "age"])
+def test_a_list_may_be_given_without_brackets(
+    cli: Cli, capsys: pytest.CaptureFixture[str], related: str
+) -> None:
+    for option in (f"--data.related {related}", f"--data.related={related}"):
+        with pytest.raises(SystemExit):
+            cli(f"fit --data adult {option} --print_config")
+        config = yaml.safe_load(capsys.readouterr().out)
+        assert config["data"]["init_args"]["related"] == related.strip("[]").split(",")

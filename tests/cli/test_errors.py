@@ -15,7 +15,7 @@ from fairrf_lightning.callbacks.run_files import PredictionWriter
 from fairrf_lightning.errors import check_writable
 
 Cli = Callable[[str], None]
-TRAIN = Path(__file__).resolve().parents[1] / "train.py"
+TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,13 @@ TRAIN = Path(__file__).resolve().parents[1] / "train.py"
         ("fit", ["data"]),
         ("fit --data adult --model.etaa 0.5", ["etaa", "did you mean 'eta'"]),
         ("fit --data adult --data.batchsize 5", ["batchsize", "did you mean 'batch_size'"]),
-        ("fit --data adult --lamda.beta 1", ["--lamda.beta"]),
+        ("fit --data adult --lamda.beta 1", ["--lamda.beta: no such option. All options: fit --help-all"]),
+        ("fit --data adult --epochs 5", ["--epochs: no such option; did you mean --trainer.max_epochs?"]),
+        ("fit --data adult --lr=0.1", ["did you mean --model.lr?"]),
+        ("fit --data adult --batch_size 64", ["did you mean --data.batch_size?"]),
+        ("fit --data adult --trainer.max_epohcs 5", ["did you mean --trainer.max_epochs?"]),
+        ("test --ckpt_path people.csv", ["people.csv", "this is a table, not a checkpoint"]),
+        ("fit --data adult --data.related agee,relationship", ["'agee'", "did you mean 'age'"]),
         ("fit --data adult --model.eta -0.1", ["eta = -0.1", "expected 0"]),
         ("fit --data adult --model.eta .nan", ["eta = nan"]),
         ("fit --data adult --lambda_update.beta 0", ["beta = 0.0", "positive"]),

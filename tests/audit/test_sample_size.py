@@ -1,4 +1,4 @@
-"""How many labels are needed, by simulation and from the command line."""
+"""Sample sizes: by simulation, in the worst case and from the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairrf_lightning.audit.labels import labels_needed, mean_width, worst_case
+from fairrf_lightning.audit.sample_size import mean_width, rows_needed, worst_case
 from fairrf_lightning.cli import main
 from fairrf_lightning.metrics.intervals import RateSample, gap_interval
 from tests.audit.rows import write_predictions
@@ -31,7 +31,7 @@ def test_a_group_too_small_for_the_pilot_does_not_ask_for_labels(capsys: pytest.
     ("shares", "rates"), [((0.3, 0.7), (0.3, 0.2)), ((0.1, 0.2, 0.3, 0.2, 0.2), (0.2, 0.3, 0.4, 0.4, 0.3))]
 )
 def test_so_many_labels_give_the_width(shares: tuple[float, ...], rates: tuple[float, ...]) -> None:
-    needed = labels_needed(0.1, shares, rates)
+    needed = rows_needed(0.1, shares, rates)
     metric_widths = []
     rng = np.random.default_rng(5)
     for _ in range(40):  # sampled anew, groups at random too, and measured by the interval that audits use
@@ -94,7 +94,7 @@ def test_labels_command(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--width 2", "--width 2.0"),
         ("--width 0.1 --shares 0.9,0.9", "--shares 0.9,0.9"),
-        ("--width 0.1 --shares a,b", "--shares a,b"),
+        ("--width 0.1 --shares a,b", "--shares: expected float. Got value: a"),
         ("--width 0.1 --rates 0.1", "--rates 0.1"),
         ("--width 0.1 --gap dEO --base_rates 0,0.5", "--base_rates 0,0.5"),
         ("--width 0.1 --pilot none.json", "not an audit.json"),

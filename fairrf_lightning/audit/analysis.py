@@ -1,0 +1,562 @@
+"""Compares the decisions of a model, or of two on the same rows, between groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairrf_lightning.audit.scores import Scores
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, by_condition
+from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval
+from fairrf_lightning.metrics.paired import (
+    decision_correlation,
+    gap_difference_interval,
+    mean_correlation,
+    paired_difference_interval,
+)
+
+SCHEMA = 1
+FAIRER = "fairer, beyond noise"
+LESS_FAIR = "less fair, beyond noise"
+MORE_ACCURATE = "more accurate, beyond noise"
+LESS_ACCURATE = "less accurate, beyond noise"
+NO_DIFFERENCE = "no difference shown"
+NOT_ESTIMABLE = "not estimable"
+NO_LABELS = (
+    "No true labels: selection rates and dDP are measured; accuracy, true and false positive rates, AUC, "
+    "calibration, dEO and dEOdds are not applicable. If the file has labels, name their column by --target."
+)
+_RATES = ("accuracy", "selection_rate", "true_positive_rate", "false_positive_rate")
+_WITHOUT_LABELS = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high", "mean_probability"}
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True)
+class GapChange:
+    """A gap of the other model on the same rows, and the first model's gap minus it.
+
+    Args:
+        value: Gap of the other model, with ``low`` and ``high``.
+        difference: Difference, with ``difference_low`` and ``difference_high``.
+        verdict: The interval of the difference in words.
+        bounds: Smallest and largest gap of the other model that rows of unknown group allow, if any.
+        difference_bounds: Outer bounds of the difference: both extremes need not occur together.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    difference: float | None
+    difference_low: float | None
+    difference_high: float | None
+    verdict: str
+    bounds: list[float] | None = None
+    difference_bounds: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class GapResult:
+    """A gap between groups; a number that cannot be estimated is ``None``.
+
+    Args:
+        gap: Label of the gap: dDP, dEO or dEOdds.
+        mode: ``"hard"`` for decisions, ``"prob"`` for probabilities.
+        estimable: Whether at least two groups have enough rows.
+        left_out: Groups with too few rows, which are not compared.
+        value: The gap, with ``low`` and ``high``.
+        bounds: Smallest and largest gap that rows of unknown group allow, if there are any.
+        against: Comparison with the other model, if there is one.
+    """
+
+    gap: str
+    mode: Mode
+    estimable: bool = False
+    left_out: list[str] = field(default_factory=list)
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bounds: list[float] | None = None
+    against: GapChange | None = None
+
+
+@dataclass(frozen=True)
+class GroupingResult:
+    """Rates and gaps by one attribute, or by the intersection of several.
+
+    Args:
+        name: The attributes in one name.
+        attributes: Names of the attributes.
+        unknown_rows: Number of rows whose group is unknown.
+        groups: Numbers of each group that is compared.
+        gaps: Gaps between these groups.
+    """
+
+    name: str
+    attributes: list[str]
+    unknown_rows: int
+    groups: list[dict[str, Any]]
+    gaps: list[GapResult]
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """Rates of groups and gaps between them; ``to_dict`` is the content of ``audit.json``.
+
+    A number that cannot be estimated is ``None``. Without true labels only rows, ``selection_rate``,
+    ``mean_probability`` and dDP are numbers.
+
+    Args:
+        schema: Version of ``audit.json``.
+        level: Confidence level of all intervals.
+        threshold: Decision threshold.
+        min_rows: Groups with fewer rows are not compared.
+        rows: Number of rows.
+        labels: Whether the rows have true labels.
+        source: Description of the model and the rows: kind (checkpoint or predictions), path, against, data,
+            split.
+        overall: Numbers of all rows: rows, positives, base_rate; accuracy, selection_rate,
+            true_positive_rate, false_positive_rate, each with ``_low`` and ``_high`` (Wilson's limits); for
+            models with probabilities mean_probability, auc, auc_error, calibration_error.
+        against: The same for the other model, without AUC and calibration.
+        accuracy_difference: Accuracy minus the other model's on the same rows: value, low, high (Tango's
+            limits), verdict, and the numbers of rows that both, one or neither gets right.
+        groupings: Results by attribute and, for several attributes, by their intersection.
+        notices: Notices to read before any number.
+    """
+
+    schema: int
+    level: float
+    threshold: float
+    min_rows: int
+    rows: int
+    labels: bool
+    source: dict[str, Any]
+    overall: dict[str, Any]
+    against: dict[str, Any] | None
+    accuracy_difference: dict[str, Any] | None
+    groupings: list[GroupingResult]
+    notices: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        return asdict(self)
+
+    def groups_table(self) -> pd.DataFrame:
+        """Return one line per group of each grouping."""
+        return pd.DataFrame(
+            [{"grouping": one.name, **group} for one in self.groupings for group in one.groups]
+        )
+
+    def gaps_table(self) -> pd.DataFrame:
+        """Return one line per gap of each grouping; with another model, the difference and the verdict."""
+        lines = []
+        for one in self.groupings:
+            for gap in one.gaps:
+                line: dict[str, Any] = {"grouping": one.name, "gap": gap.gap, "mode": gap.mode}
+                line |= {name: getattr(gap, name) for name in ("value", "low", "high")}
+                if self.against is not None:
+                    names = ("difference", "difference_low", "difference_high", "verdict")
+                    line |= {name: getattr(gap.against, name, None) for name in names}
+                lines.append(line)
+        return pd.DataFrame(lines)
+
+    def __repr__(self) -> str:
+        """Show the notices and the gaps."""
+        table = self.gaps_table().to_string(index=False, float_format="{:.4f}".format)
+        return "\n".join([f"Audit of {self.rows:,} rows", *self.notices, table])
+
+    def _repr_html_(self) -> str:
+        notices = "".join(f"<p>{escape(line)}</p>" for line in self.notices)
+        tables = (self.gaps_table(), self.groups_table())
+        return notices + "".join(table.to_html(index=False, float_format="{:.4f}".format) for table in tables)
+
+
+def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, min_rows: int = 10) -> Audit:
+    """Compare a model's decisions between groups.
+
+    Args:
+        scores: Scores or decisions by group; true labels are optional.
+        groups: Attributes to compare by, by default all; several give intersections as well.
+        level: Confidence level of the intervals.
+        min_rows: Groups with fewer rows are listed but not compared.
+
+    Returns:
+        Rates per group and gaps with intervals.
+
+    Raises:
+        InputError: If an attribute is unknown or the level is not between 0 and 1.
+
+    >>> rng = np.random.default_rng(0)
+    >>> people = pd.DataFrame({"sex": rng.choice(["f", "m"], 1000)})
+    >>> result = audit(Scores.of_arrays(rng.integers(0, 2, 1000), rng.random((1, 1000)), people))
+    >>> print(f"{result.groupings[0].gaps[0].value:.4f}")
+    0.0272
+    """
+    for name in groups:
+        if name not in scores.attributes:
+            raise InputError(f"no attribute '{name}'; {did_you_mean(name, scores.attributes)}")
+    every = [list(range(len(scores.names)))]
+    found = Audit(
+        schema=SCHEMA,
+        level=level,
+        threshold=scores.threshold,
+        min_rows=min_rows,
+        rows=int(scores.counts.rows.sum()),
+        labels=scores.has_labels,
+        source=scores.source,
+        overall=_group_numbers(scores, every, level=level)[0],
+        against=_group_numbers(scores, every, 1, level=level)[0] if scores.num_models == 2 else None,
+        accuracy_difference=_accuracy_difference(scores, level),
+        groupings=[
+            _grouping_result(scores, one, level, min_rows)
+            for one in _groupings(scores, list(groups) or list(scores.attributes))
+        ],
+    )
+    return replace(found, notices=[*notices(found.to_dict()), *scores.notices])
+
+
+def verdict_of(low: float, high: float, below: str = FAIRER, above: str = LESS_FAIR) -> str:
+    """Return an interval of a difference in words.
+
+    Args:
+        low: Lower limit.
+        high: Upper limit.
+        below: Verdict if all of it is below 0.
+        above: Verdict if all of it is above 0.
+
+    >>> verdict_of(-0.2, -0.1), verdict_of(-0.1, 0.1), verdict_of(0.1, 0.2)
+    ('fairer, beyond noise', 'no difference shown', 'less fair, beyond noise')
+    """
+    if np.isnan(low) or np.isnan(high):
+        return NOT_ESTIMABLE
+    return below if high < 0 else above if low > 0 else NO_DIFFERENCE
+
+
+def notices(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the notices about decisions and labels of an audit, as ``audit.json`` has it."""
+    for key, whose in (("overall", ""), ("against", "of the other model: ")):
+        numbers = result.get(key)
+        if words := SAME_DECISION if has_same_decision(numbers) else _nearly_same(numbers):
+            line = f"{whose}{words}."
+            yield f"{line[0].upper()}{line[1:]}"
+    if not has_labels(result):
+        yield NO_LABELS
+    elif result["overall"].get("base_rate") in (0, 1):
+        yield (
+            f"Every true label is {result['overall']['base_rate']:g}: if these are not real labels, "
+            "accuracy, calibration, dEO and dEOdds mean nothing; --target '' leaves them out."
+        )
+
+
+def has_labels(result: Mapping[str, Any]) -> bool:
+    """Return whether the rows of an ``audit.json`` have true labels."""
+    return bool(result.get("labels", True))
+
+
+def has_same_decision(numbers: Mapping[str, Any] | None) -> bool:
+    """Return whether a model makes the same decision for all rows."""
+    rate = (numbers or {}).get("selection_rate")
+    return rate is not None and is_constant(rate)
+
+
+def may_turn(against: Mapping[str, Any]) -> bool:
+    """Return whether knowing the rows of unknown group could change the verdict on a gap."""
+    bounds = against.get("difference_bounds")
+    if bounds is None:
+        return False
+    verdict = against["verdict"]
+    return bool((verdict == FAIRER and bounds[1] >= 0) or (verdict == LESS_FAIR and bounds[0] <= 0))
+
+
+def not_compared(grouping: Mapping[str, Any], rows: int) -> int:
+    """Return how many rows belong to known groups that are not compared."""
+    compared = sum(group["rows"] for group in grouping["groups"])
+    return int(rows - compared - grouping["unknown_rows"])
+
+
+def nothing_to_compare(grouping: Mapping[str, Any]) -> str:
+    """Return why a grouping has no gaps if fewer than two of its groups have rows, or an empty text."""
+    names, unknown = [group["name"] for group in grouping["groups"]], grouping["unknown_rows"]
+    if len(names) > 1:
+        return ""
+    found = f"only the group '{names[0]}' has rows" if names else "no row's group is known"
+    return f"No gap by {grouping['name']}: {found}" + (f", {unknown:,} rows are unknown." if unknown else ".")
+
+
+@dataclass(frozen=True)
+class _Grouping:
+    """Cells of each group that is compared, and of the rows whose group is unknown."""
+
+    attributes: list[str]
+    groups: dict[str, list[int]]
+    unknown: list[int]
+
+
+def _groupings(scores: Scores, attributes: list[str]) -> Iterator[_Grouping]:
+    """Yield a grouping for each attribute and, if there are several, one for their intersections."""
+    for chosen in [[name] for name in attributes] + ([attributes] if len(attributes) > 1 else []):
+        groups: dict[str, list[int]] = {}
+        unknown = []
+        for number, cell in enumerate(scores.names):
+            values = {name: cell[scores.attributes.index(name)] for name in chosen}
+            if any(v is not None and v not in scores.compared.get(name, [v]) for name, v in values.items()):
+                continue  # a group that is known and not compared
+            if None in values.values():
+                unknown.append(number)
+            else:
+                groups.setdefault(_group_name([str(value) for value in values.values()]), []).append(number)
+        yield _Grouping(chosen, dict(sorted(groups.items())), unknown)
+
+
+def _group_name(values: list[str]) -> str:
+    """Return the values in one name; quotes keep ("a, b", "c") and ("a", "b, c") apart.
+
+    >>> _group_name(["a, b", "c"])
+    '"a, b", c'
+    """
+    if len(values) == 1:
+        return values[0]
+    quoted = [json.dumps(v, ensure_ascii=False) if "," in v or '"' in v else v for v in values]
+    return ", ".join(quoted)
+
+
+def _grouping_result(scores: Scores, grouping: _Grouping, level: float, min_rows: int) -> GroupingResult:
+    numbers = _group_numbers(scores, list(grouping.groups.values()), level=level)
+    modes: list[Mode] = ["hard", "prob"] if scores.has_probs else ["hard"]
+    return GroupingResult(
+        name=" x ".join(grouping.attributes),
+        attributes=grouping.attributes,
+        unknown_rows=int(scores.counts.rows[grouping.unknown].sum()),
+        groups=[
+            {"name": name, "estimable": group["rows"] >= min_rows, **group}
+            for name, group in zip(grouping.groups, numbers, strict=True)
+        ],
+        gaps=[
+            _gap_result(scores, grouping, gap, mode, level=level, min_rows=min_rows)
+            for gap in GAPS.values()
+            for mode in modes
+        ],
+    )
+
+
+def _group_numbers(
+    scores: Scores, members: list[list[int]], model: int = 0, *, level: float
+) -> list[dict[str, Any]]:
+    """Return the numbers of each group; ``None`` where there are no rows, or no labels, to compute one from.
+
+    Args:
+        scores: All counts.
+        members: Cells of each group.
+        model: 0, or 1 for the other model, which has no AUC and no calibration error.
+        level: Confidence level of the rates' intervals.
+    """
+    if not members:
+        return []
+    counts = scores.counts.model(model).merge_groups(members)
+    rates = counts.group_rates(level)
+    positives, rows = counts.rows[:, 1], counts.rows.sum(-1)
+    columns: dict[str, Tensor] = {
+        "rows": rows,
+        "positives": positives,
+        "base_rate": positives / rows.double(),
+    }
+    for name in _RATES:
+        rate = rates[name]
+        columns |= {name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high}
+    if counts.score_sum is not None:
+        columns["mean_probability"] = counts.score_sum.sum(-1) / rows
+    lines: list[dict[str, Any]] = [
+        dict(zip(columns, values, strict=True))
+        for values in zip(*(c.tolist() for c in columns.values()), strict=True)
+    ]
+    if scores.has_probs and model == 0:
+        for line, cells in zip(lines, members, strict=True):
+            line["auc"], line["auc_error"] = scores.auc(cells)
+            line["calibration_error"] = scores.calibration_error(cells)
+    known = set(_WITHOUT_LABELS) if not scores.has_labels else None
+    return [
+        {name: json_number(value) if known is None or name in known else None for name, value in line.items()}
+        for line in lines
+    ]
+
+
+def _gap_result(
+    scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
+) -> GapResult:
+    """Return a gap between the groups that have ``min_rows`` rows under each of its conditions."""
+    if gap.needs_labels and not scores.has_labels:
+        return GapResult(gap.label, mode)
+    rows = scores.counts.rows
+    enough = {
+        name: bool((by_condition(rows[cells].sum(0, keepdim=True), gap) >= min_rows).all())
+        for name, cells in grouping.groups.items()
+    }
+    left_out = [name for name, is_enough in enough.items() if not is_enough]
+    members = [cells for name, cells in grouping.groups.items() if enough[name]]
+    if len(members) < 2:
+        return GapResult(gap.label, mode, left_out=left_out)
+    models = [scores.counts.model(model).merge_groups(members) for model in range(scores.num_models)]
+    samples = [counts.sample(gap, mode) for counts in models]
+    bounds = []
+    if grouping.unknown and mode == "hard":
+        bounds = [
+            _gap_bounds(counts, scores.counts.model(model).merge_groups([grouping.unknown]), gap)
+            for model, counts in enumerate(models)
+        ]
+    against = None
+    if scores.num_models == 2:
+        correlation = _correlation(models, scores.both().merge_groups(members), gap, mode)
+        against = _gap_change(samples, correlation, level, bounds)
+    low, high = gap_interval(samples[0], level)
+    return GapResult(
+        gap.label,
+        mode,
+        estimable=True,
+        left_out=left_out,
+        value=json_number(samples[0].gap.item()),
+        low=json_number(low.item()),
+        high=json_number(high.item()),
+        bounds=bounds[0] if bounds else None,
+        against=against,
+    )
+
+
+def _gap_change(
+    samples: list[RateSample], correlation: Tensor, level: float, bounds: list[list[float]]
+) -> GapChange:
+    low, high = gap_interval(samples[1], level)
+    limits = gap_difference_interval(samples[0], samples[1], correlation, level)
+    change = GapChange(
+        value=json_number(samples[1].gap.item()),
+        low=json_number(low.item()),
+        high=json_number(high.item()),
+        difference=json_number((samples[0].gap - samples[1].gap).item()),
+        difference_low=json_number(limits[0].item()),
+        difference_high=json_number(limits[1].item()),
+        verdict=verdict_of(limits[0].item(), limits[1].item()),
+    )
+    if not bounds:
+        return change
+    (least, most), (other_least, other_most) = bounds
+    return replace(
+        change, bounds=[other_least, other_most], difference_bounds=[least - other_most, most - other_least]
+    )
+
+
+def _correlation(models: list[GroupCounts], both: GroupCounts, gap: Gap, mode: Mode) -> Tensor:
+    """Return the correlation of the two models' decisions, or scores, within each group."""
+    rows = by_condition(both.rows, gap).double()
+    if mode == "hard":
+        together, first, second = (by_condition(of.positive, gap).double() for of in (both, *models))
+        return decision_correlation(together, first, second, rows)
+    means, spreads = [], []
+    for counts in models:
+        sums, squares = (by_condition(part, gap) for part in counts.fields()[2:])
+        means.append(sums / rows)
+        spreads.append(squares / rows - means[-1].square())
+    products = by_condition(both.fields()[2], gap)
+    return mean_correlation(products / rows - means[0] * means[1], *spreads)
+
+
+def _accuracy_difference(scores: Scores, level: float) -> dict[str, Any] | None:
+    """Return the first model's accuracy minus the second's on all rows.
+
+    A gap closes easily at the cost of right decisions, so a comparison of gaps alone would mislead.
+    """
+    if scores.num_models < 2 or not scores.has_labels:
+        return None
+    negatives, positives = scores.counts.rows.sum(0).tolist()
+    first, second, both = scores.counts.positive.sum(-2).tolist()
+    # A model alone is right if it alone accepts a positive, or if the other alone accepts a negative.
+    only_first = first[1] - both[1] + second[0] - both[0]
+    only_second = second[1] - both[1] + first[0] - both[0]
+    both_right = both[1] + negatives - first[0] - second[0] + both[0]
+    rows = negatives + positives
+    low, high = paired_difference_interval(only_first, only_second, rows, level)
+    return {
+        "value": (only_first - only_second) / rows,
+        "low": json_number(low),
+        "high": json_number(high),
+        "verdict": verdict_of(low, high, LESS_ACCURATE, MORE_ACCURATE),
+        "both_right": both_right,
+        "only_first_right": only_first,
+        "only_second_right": only_second,
+        "both_wrong": rows - both_right - only_first - only_second,
+    }
+
+
+def _gap_bounds(counts: GroupCounts, unknown: GroupCounts, gap: Gap) -> list[float]:
+    """Return the smallest and the largest gap that the rows of unknown group allow."""
+    parts = (by_condition(part, gap).numpy() for of in (counts, unknown) for part in (of.rows, of.positive))
+    found = [
+        gap_bounds(n, x, int(rows[0]), int(positive[0])) for n, x, rows, positive in zip(*parts, strict=True)
+    ]
+    return [max(low for low, _ in found), max(high for _, high in found)]
+
+
+def gap_bounds(
+    counts: NDArray[np.int64], positives: NDArray[np.int64], unknown: int, unknown_positives: int
+) -> tuple[float, float]:
+    """Return the smallest and the largest gap over all memberships of rows whose group is unknown.
+
+    Each such row may belong to any of the groups compared, or to another group. Let group g have n_g known
+    rows, x_g of them accepted, and let u_1 rows of unknown group be accepted and u_0 rejected.
+
+    - The largest gap gives all u_1 to one group and all u_0 to another: the maximum over pairs of
+      ``(x_i + u_1) / (n_i + u_1) - x_j / (n_j + u_0)``.
+    - The smallest gap is ``high - low``, or 0 if these cross. ``low`` is the largest rate that u_1 rows can
+      lift all groups to, ``sum_g (low n_g - x_g)^+ <= (1 - low) u_1``; ``high`` is the smallest rate that u_0
+      rows can lower them to, ``sum_g (x_g - high n_g)^+ <= high u_0``. Rows count as divisible; with whole
+      rows the smallest gap is larger by less than one row of a group.
+
+    Args:
+        counts: Rows of each group ``(G,)``.
+        positives: Accepted rows of each group.
+        unknown: Rows of unknown group.
+        unknown_positives: Accepted rows of unknown group.
+
+    >>> low, high = gap_bounds(np.array([10, 10]), np.array([5, 3]), 4, 2)
+    >>> round(low, 3), round(high, 3)
+    (0.0, 0.333)
+    """
+    n, x = counts.astype(float), positives.astype(float)
+    u1, u0 = float(unknown_positives), float(unknown - unknown_positives)
+    highest = (x + u1) / np.maximum(n + u1, 1)
+    lowest = x / np.maximum(n + u0, 1)
+    differences = highest[:, None] - lowest[None, :]
+    np.fill_diagonal(differences, -np.inf)
+    low, high = _lifted(n, x, u1), 1 - _lifted(n, n - x, u0)
+    return float(max(0.0, high - low)), float(min(1.0, max(0.0, differences.max())))
+
+
+def _lifted(n: NDArray[np.float64], x: NDArray[np.float64], available: float) -> float:
+    """Return the largest rate that all groups reach with ``available`` positives."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        needed = np.maximum(middle * n - x, 0).sum()
+        low, high = (middle, high) if needed <= (1 - middle) * available else (low, middle)
+    return high
+
+
+def _nearly_same(numbers: Mapping[str, Any] | None) -> str | None:
+    names = ("selection_rate", "true_positive_rate", "false_positive_rate")
+    share, hits, false_alarms = ((numbers or {}).get(name) for name in names)
+    if share is None or hits is None or false_alarms is None:
+        return None
+    return nearly_constant(share, (hits + 1 - false_alarms) / 2)
+
+
+def json_number(value: float) -> float | None:
+    """Return a number for JSON, ``None`` for NaN."""
+    return None if np.isnan(value) else value

@@ -1,0 +1,215 @@
+"""The number of rows with a known sensitive attribute that an audit needs for an interval of a given width.
+
+With a pilot (an ``audit.json``, or shares and rates of the groups) samples of each size are simulated, and
+the answer is the smallest size at which the mean width of the gap's interval is as small as requested.
+Without rates it is the worst case: for two groups, a rate of one half in both. With more groups several may
+tie for the largest and for the smallest rate, which widens the interval; the hardest of a few simulated
+patterns is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval, normal_quantile
+
+_SAMPLES = 100
+_HARDEST_GAP = 1.5  # in widths of the interval: beyond noise, but with rates near one half
+_MAX_ROWS = 10**9
+_PILOT_COLUMNS = {"dDP": ("rows", "selection_rate"), "dEO": ("positives", "true_positive_rate")}
+
+
+@dataclass(frozen=True, repr=False)
+class SampleSize:
+    """Number of rows that give a gap an interval of a given width.
+
+    Args:
+        rows: Number of rows with a known S.
+        group_rows: Rows of each group that count for the gap.
+        width: Mean width of the interval.
+        gap: Label of the gap.
+        level: Confidence level.
+        rates: Rates of the groups that were assumed; ``None`` for the worst case.
+    """
+
+    rows: int
+    group_rows: tuple[int, ...]
+    width: float
+    gap: str
+    level: float
+    rates: tuple[float, ...] | None
+
+    def __repr__(self) -> str:
+        """Return the result as a sentence."""
+        how = "at the hardest rates found by simulation" if len(self.group_rows) > 2 else "whatever the rates"
+        if self.rates is not None:
+            how = "at rates " + ", ".join(f"{rate:.3f}" for rate in self.rates)
+        return (
+            f"{self.rows:,} rows with a known S give {self.gap} a {100 * self.level:g} % interval of width "
+            f"{self.width:g} ({how}).\nRows that count for {self.gap}, by group: "
+            f"{', '.join(f'{rows:,}' for rows in self.group_rows)}."
+        )
+
+
+def sample_size(
+    width: float,
+    *,
+    gap: str = "dDP",
+    shares: Sequence[float] = (0.5, 0.5),
+    rates: Sequence[float] | None = None,
+    base_rates: Sequence[float] | None = None,
+    pilot: Path | None = None,
+    grouping: str = "",
+    level: float = 0.95,
+) -> SampleSize:
+    """Return how many rows with a known S an audit needs.
+
+    Args:
+        width: Mean width of the interval, between 0 and 1.
+        gap: ``dDP`` or ``dEO``.
+        shares: Share of each group.
+        rates: Selection rates of the groups (true positive rates for dEO); by default the worst case.
+        base_rates: Share of target 1 in each group, for dEO; by default 0.5.
+        pilot: An ``audit.json`` to take shares and rates from.
+        grouping: Grouping of the pilot, by default its first.
+        level: Confidence level.
+
+    Raises:
+        InputError: If an argument is out of range or the pilot cannot be used.
+
+    >>> sample_size(0.1).rows
+    1537
+    """
+    if not 0 < width < 1:
+        raise InputError(f"--width {width}: expected a width between 0 and 1, such as 0.05.")
+    if gap not in _PILOT_COLUMNS:
+        raise InputError(f"--gap {gap}: no such gap; {did_you_mean(gap, _PILOT_COLUMNS)}")
+    if pilot is None:
+        counted, known = _given(gap, shares, rates, base_rates)
+    else:
+        counted, known = _from_pilot(pilot, gap, grouping)
+    rows = worst_case(width, counted, level) if known is None else rows_needed(width, counted, known, level)
+    by_group = tuple(math.ceil(rows * share) for share in counted)
+    return SampleSize(rows, by_group, width, gap, level, None if known is None else tuple(known))
+
+
+def rows_needed(width: float, shares: Sequence[float], rates: Sequence[float], level: float = 0.95) -> int:
+    """Return how many labelled rows give a gap an interval of a mean width of at most ``width``.
+
+    Args:
+        width: Width of the interval.
+        shares: Share of all labelled rows that is in each group and counts for the gap; may sum to less
+            than 1, as rows with target 0 do not count for dEO.
+        rates: Rate of positive decisions of each group.
+        level: Confidence level.
+    """
+    low, high = 0, math.ceil(_normal_rows(width, shares, level) / 64)
+    while mean_width(high, shares, rates, level) > width:
+        low, high = high, 2 * high
+        if high > _MAX_ROWS:
+            raise InputError(f"--width {width}: more than {_MAX_ROWS:,} rows would be needed.")
+    while high - low > max(1, high // 200):
+        middle = (low + high) // 2
+        wide = mean_width(middle, shares, rates, level) > width
+        low, high = (middle, high) if wide else (low, middle)
+    return high
+
+
+def worst_case(width: float, shares: Sequence[float], level: float = 0.95) -> int:
+    """Return the number of rows that is enough for any rates.
+
+    For two groups it follows from the normal approximation. For more it is approximate: rates between the
+    simulated patterns may give a slightly wider interval (``benchmarks/labels_worst_case.py``).
+    """
+    rows = _normal_rows(width, shares, level)
+    if len(shares) == 2:
+        return rows
+    widths = (mean_width(rows, shares, rates, level) for rates in _tied_rates(width, shares))
+    return math.ceil(rows * max(1.0, *(found / width for found in widths)) ** 2)
+
+
+def mean_width(rows: int, shares: Sequence[float], rates: Sequence[float], level: float) -> float:
+    """Return the mean width of the interval over simulated samples of a number of rows."""
+    counts = np.maximum(np.round(rows * np.asarray(shares)), 1).astype(np.int64)
+    successes = np.random.default_rng(0).binomial(counts, rates, size=(_SAMPLES, len(counts)))
+    total = torch.from_numpy(counts).double().expand(_SAMPLES, 1, -1)
+    sample = RateSample(torch.from_numpy(successes).double().unsqueeze(1) / total, total)
+    low, high = gap_interval(sample, level)
+    return float((high - low).mean())
+
+
+def _tied_rates(width: float, shares: Sequence[float]) -> Iterator[list[float]]:
+    """Yield rates with two, three and more of the smallest groups at the two ends in turn."""
+    half = min(_HARDEST_GAP * width, 1.0) / 2
+    order = sorted(range(len(shares)), key=lambda group: shares[group])
+    rates = [0.5] * len(shares)
+    for place, group in enumerate(order):
+        rates[group] += half if place % 2 else -half
+        if place:
+            yield list(rates)
+
+
+def _normal_rows(width: float, shares: Sequence[float], level: float) -> int:
+    """Return the rows that the two smallest groups need at rates of one half, by the normal approximation."""
+    smallest = sorted(shares)[:2]
+    variance = sum(0.25 / share for share in smallest)
+    return math.ceil((2 * normal_quantile(level) / width) ** 2 * variance)
+
+
+def _given(
+    gap: str, shares: Sequence[float], rates: Sequence[float] | None, base_rates: Sequence[float] | None
+) -> tuple[list[float], list[float] | None]:
+    if len(shares) < 2 or sum(shares) > 1 + 1e-6 or min(shares) <= 0:
+        raise InputError(f"--shares {_text(shares)}: expected two or more positive shares that sum to 1.")
+    counted = list(shares)
+    if gap == "dEO":
+        base = [0.5] * len(counted) if base_rates is None else list(base_rates)
+        _check_rates("base_rates", base, len(counted))
+        if min(base) <= 0:
+            raise InputError(f"--base_rates {_text(base)}: expected shares above 0.")
+        counted = [share * rate for share, rate in zip(counted, base, strict=True)]
+    if rates is not None:
+        _check_rates("rates", rates, len(counted))
+    return counted, None if rates is None else list(rates)
+
+
+def _check_rates(option: str, rates: Sequence[float], groups: int) -> None:
+    if len(rates) != groups or not all(0 <= rate <= 1 for rate in rates):
+        raise InputError(f"--{option} {_text(rates)}: expected a number between 0 and 1 for each group.")
+
+
+def _text(numbers: Sequence[float]) -> str:
+    return ",".join(f"{number:g}" for number in numbers)
+
+
+def _from_pilot(pilot: Path, gap: str, name: str) -> tuple[list[float], list[float]]:
+    try:
+        found: dict[str, Any] = json.loads(Path(pilot).read_text(encoding="utf-8"))
+        groupings = {grouping["name"]: grouping for grouping in found["groupings"]}
+        min_rows = int(found["min_rows"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"--pilot {pilot}: this is not an audit.json ({error!r})") from error
+    name = name or next(iter(groupings))
+    if name not in groupings:
+        raise InputError(f"--grouping {name}: no such grouping; {did_you_mean(name, groupings)}")
+    rows, rate = _PILOT_COLUMNS[gap]
+    labelled = groupings[name]["groups"]
+    if any(group[rows] is None for group in labelled):
+        raise InputError(f"--pilot {pilot}: it has no true labels, which --gap {gap} needs.")
+    # The audit leaves smaller groups out of the gap as well.
+    groups = [group for group in labelled if group[rows] >= min_rows]
+    if len(groups) < 2:
+        raise InputError(f"--pilot {pilot}: there are not two groups with {min_rows} or more {rows}.")
+    total = sum(group["rows"] for group in labelled)
+    # A rate of exactly 0 or 1 in a small pilot is not one in the population.
+    rates = [(group[rate] * group[rows] + 0.5) / (group[rows] + 1) for group in groups]
+    return [group[rows] / total for group in groups], rates

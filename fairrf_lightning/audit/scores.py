@@ -1,0 +1,255 @@
+"""Counts of scored rows by cell, a combination of values of the sensitive attributes, batch by batch.
+
+All numbers of an audit follow from these counts. AUC is exact up to ``EXACT_ROWS`` rows. Beyond that, scores
+are counted in 2**16 equal bins, and ties within a bin make AUC inexact by at most half the share of
+positive-negative pairs in one bin, which is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import EvaluatedRows
+from fairrf_lightning.metrics.counts import GroupCounts
+
+BINS = 1 << 16
+CALIBRATION_BINS = 10
+EXACT_ROWS = 1 << 20
+_MAX_CELLS = 256
+_BOTH = 2  # "model" that accepts if both models do; its score is the product of theirs
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Cell = tuple[str | None, ...]
+
+
+class Scores:
+    """Decisions and scores of one model, or of two on the same rows, counted by cell and true class.
+
+    Without true labels all rows are counted as class 0.
+
+    Args:
+        attributes: Names of the sensitive attributes.
+        threshold: Decision threshold.
+        source: Description of the model and the rows, for the result.
+        compared: Values of an attribute that are compared; all values of an attribute not listed.
+        notices: Notices about the models.
+    """
+
+    def __init__(
+        self,
+        attributes: Sequence[str],
+        *,
+        threshold: float = 0.5,
+        source: Mapping[str, Any] | None = None,
+        compared: Mapping[str, Sequence[str]] | None = None,
+        notices: Sequence[str] = (),
+    ) -> None:
+        self.attributes = tuple(attributes)
+        self.threshold = threshold
+        self.source = dict(source or {})
+        self.compared = dict(compared or {})
+        self.notices = list(notices)
+        self.names: list[Cell] = []
+        self.num_models = 1
+        self.has_labels = True
+        self._numbers: dict[Cell, int] = {}
+        self._counts: GroupCounts | None = None
+        self._calibration: GroupCounts | None = None
+        self._scores = _ScoreCounts()
+
+    @classmethod
+    def of_arrays(
+        cls,
+        target: NDArray[Any] | None,
+        probabilities: NDArray[Any],
+        attributes: pd.DataFrame,
+        **options: Any,
+    ) -> Scores:
+        """Count rows in memory.
+
+        Args:
+            target: Classes 0 or 1, ``(N,)``, or ``None`` without true labels.
+            probabilities: Of one model or two, ``(models, N)``.
+            attributes: Values of the sensitive attributes, one line per row; missing where unknown. A table
+                without columns is one group.
+            options: Options of :class:`Scores`.
+
+        Raises:
+            InputError: If a probability is not a number from 0 to 1.
+        """
+        if not ((probabilities >= 0) & (probabilities <= 1)).all():  # NaN fails as well
+            raise InputError("probabilities: expected numbers from 0 to 1 for every row and model.")
+        scores = cls([str(name) for name in attributes], **options)
+        codes: Ints = np.zeros(len(attributes), np.int64)
+        if len(attributes.columns):
+            by = attributes.groupby(list(attributes.columns), dropna=False, observed=True)
+            codes = by.ngroup().to_numpy().astype(np.int64)
+        first = attributes.iloc[np.unique(codes, return_index=True)[1]]
+        numbers = [
+            scores.cell(tuple(None if pd.isna(value) else str(value) for value in values))
+            for values in first.to_numpy(dtype=object)
+        ]
+        labels = None if target is None else target.astype(np.int64)
+        scores.add(np.array(numbers)[codes], probabilities >= scores.threshold, labels, probabilities)
+        return scores
+
+    @property
+    def counts(self) -> GroupCounts:
+        """Counts of each model and cell, ``(models, cells, 2)``."""
+        if self._counts is None:
+            raise ValueError("no rows were added")
+        return self._counts.pad(len(self.names))
+
+    @property
+    def has_probs(self) -> bool:
+        """Whether the models have scores, not decisions only."""
+        return self.counts.score_sum is not None
+
+    def both(self) -> GroupCounts:
+        """Return the counts of rows that both models accept, and the sums of the product of their scores."""
+        return self.counts.model(_BOTH)
+
+    def cell(self, values: Cell) -> int:
+        """Return the number of a cell; a combination that was not seen before gets a new one."""
+        if values not in self._numbers:
+            if len(self.names) == _MAX_CELLS:
+                raise InputError(
+                    f"the attributes have more than {_MAX_CELLS} combinations of values: name fewer of them, "
+                    "or make columns of a few groups, such as age bands."
+                )
+            self._numbers[values] = len(self.names)
+            self.names.append(values)
+        return self._numbers[values]
+
+    def add(self, cells: Ints, decisions: NDArray[Any], target: Ints | None, probs: Floats | None) -> None:
+        """Add rows.
+
+        Args:
+            cells: Number of the cell of each row, ``(N,)``.
+            decisions: Decisions of each model, ``(models, N)``.
+            target: Classes 0 or 1, or ``None`` without true labels.
+            probs: Probabilities of each model, ``(models, N)``, or ``None``.
+        """
+        self.num_models, self.has_labels = len(decisions), target is not None
+        number = len(self.names)
+        if probs is not None and len(cells):
+            first = probs[0]
+            bins = np.minimum((first * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+            places, size = cells * CALIBRATION_BINS + bins, number * CALIBRATION_BINS
+            part = GroupCounts.of_arrays(decisions[:1], target, places, size, probs[:1])
+            self._calibration = part if self._calibration is None else self._calibration.pad(size) + part
+            self._scores.add(cells * 2 + (0 if target is None else target), first, number)
+        if len(decisions) == _BOTH:
+            decisions = np.concatenate([decisions, decisions.astype(bool).all(0, keepdims=True)])
+            probs = None if probs is None else np.concatenate([probs, probs.prod(0, keepdims=True)])
+        counts = GroupCounts.of_arrays(decisions, target, cells, number, probs)
+        self._counts = counts if self._counts is None else self._counts.pad(number) + counts
+
+    def auc(self, cells: Sequence[int]) -> tuple[float, float]:
+        """Return the first model's AUC on some cells, and its largest error by binning."""
+        negatives, positives = self._scores.by_score(cells)
+        pairs = float(negatives.sum()) * float(positives.sum())
+        if not pairs:
+            return float("nan"), float("nan")
+        below = np.cumsum(negatives) - negatives
+        area = float((positives * (below + negatives / 2)).sum() / pairs)
+        tied = float((positives.astype(float) * negatives).sum() / pairs)
+        return area, 0.0 if self._scores.is_exact else tied / 2
+
+    def calibration_error(self, cells: Sequence[int]) -> float:
+        """Return the first model's expected calibration error on some cells, over ten equal bins."""
+        if self._calibration is None or self._calibration.score_sum is None:
+            return float("nan")
+        places = np.asarray(cells)[:, None] * CALIBRATION_BINS + np.arange(CALIBRATION_BINS)
+        bins = self._calibration.pad(len(self.names) * CALIBRATION_BINS).merge_groups(places.T.tolist())
+        rows, sums = bins.rows.numpy(), bins.fields()[2][0].sum(-1).numpy()
+        return float(np.abs(sums - rows[:, 1]).sum() / rows.sum()) if rows.sum() else float("nan")
+
+
+def score_checkpoint(
+    rows: EvaluatedRows, against: EvaluatedRows | None = None, threshold: float = 0.5
+) -> Scores:
+    """Count the predictions of a checkpoint, or of two on the same rows.
+
+    Args:
+        rows: Rows with the predictions of the model.
+        against: The same rows with the predictions of another model.
+        threshold: Decision threshold.
+
+    Raises:
+        InputError: If the rows of the two checkpoints differ.
+    """
+    probabilities, notices = [rows.probabilities.numpy()], rows.run.notices
+    if against is not None:
+        if not np.array_equal(rows.rows.numpy(), against.rows.numpy()):
+            raise InputError(
+                f"--against {against.checkpoint}: the {rows.split} rows of the two checkpoints differ; train "
+                "both with the same data and seed."
+            )
+        probabilities.append(against.probabilities.numpy())
+        notices = [*notices, *against.run.notices]
+    source: dict[str, Any] = {"kind": "checkpoint", "path": rows.checkpoint}
+    source["against"] = None if against is None else against.checkpoint
+    source |= {"data": rows.data_name, "split": rows.split}
+    return Scores.of_arrays(
+        rows.target.numpy(),
+        np.stack(probabilities),
+        rows.attributes,
+        threshold=threshold,
+        source=source,
+        compared=rows.compared,
+        notices=notices,
+    )
+
+
+class _ScoreCounts:
+    """Rows at each score by cell and class: all scores of few rows, a histogram of many."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[Ints, Floats]] | None = []
+        self._histogram: NDArray[np.uint32] = np.zeros((0, 2, BINS), np.uint32)
+
+    @property
+    def is_exact(self) -> bool:
+        return self._kept is not None
+
+    def add(self, key: Ints, scores: Floats, num_cells: int) -> None:
+        """Add rows whose key is twice the number of the cell, plus the class."""
+        if self._kept is None:
+            self._bin(key, scores, num_cells)
+            return
+        self._kept.append((key, scores))
+        if sum(len(kept) for kept, _ in self._kept) > EXACT_ROWS:
+            kept_before, self._kept = self._kept, None
+            for kept_key, kept_scores in kept_before:
+                self._bin(kept_key, kept_scores, num_cells)
+
+    def by_score(self, cells: Sequence[int]) -> tuple[Ints, Ints]:
+        """Return the negatives and the positives of some cells at each distinct score, in ascending order."""
+        if self._kept is None:
+            known = [cell for cell in cells if cell < len(self._histogram)]
+            negatives, positives = self._histogram[known].sum(0, dtype=np.int64)
+            return negatives, positives
+        keys, scores = (np.concatenate(part) for part in zip(*self._kept, strict=True))
+        chosen = np.isin(keys >> 1, np.asarray(cells))
+        values, index = np.unique(scores[chosen], return_inverse=True)
+        counts = np.bincount(index * 2 + (keys[chosen] & 1), minlength=2 * len(values)).reshape(-1, 2)
+        return counts[:, 0], counts[:, 1]
+
+    def _bin(self, key: Ints, scores: Floats, num_cells: int) -> None:
+        if added := num_cells - len(self._histogram):
+            self._histogram = np.concatenate([self._histogram, np.zeros((added, 2, BINS), np.uint32)])
+        place = key * BINS + np.minimum((scores * BINS).astype(np.int64), BINS - 1)
+        flat = self._histogram.reshape(-1)
+        if self._histogram.size <= 1 << 21:
+            flat += np.bincount(place, minlength=flat.size).astype(np.uint32)
+        else:
+            bins, counts = np.unique(place, return_counts=True)
+            flat[bins] += counts.astype(np.uint32)

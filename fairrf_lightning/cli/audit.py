@@ -1,0 +1,319 @@
+"""The commands ``audit`` and ``sample-size``."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from fairrf_lightning.audit import Audit, SampleSize, audit, read_predictions, sample_size, score_checkpoint
+from fairrf_lightning.audit.analysis import (
+    NOT_ESTIMABLE,
+    has_labels,
+    may_turn,
+    not_compared,
+    nothing_to_compare,
+)
+from fairrf_lightning.cli.parsing import DataOverrides, call
+from fairrf_lightning.cli.tables import print_lines, print_table
+from fairrf_lightning.errors import InputError, check_writable, writing_to
+from fairrf_lightning.files import write_csv, write_text
+from fairrf_lightning.load import evaluate
+from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.metrics.intervals import normal_quantile
+from fairrf_lightning.report import write_report_if_installed
+from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
+
+# Two tables of groups, so that names and numbers fit into 80 columns.
+_DECISIONS = {
+    "accuracy": "accuracy",
+    "selection_rate": "selected",
+    "true_positive_rate": "TPR",
+    "false_positive_rate": "FPR",
+}
+_SCORES = {
+    "base_rate": "observed",
+    "mean_probability": "predicted",
+    "calibration_error": "calib. error",
+    "auc": "AUC",
+}
+_NOT_APPLICABLE = "not applicable"
+
+
+def run_audit(args: Sequence[str]) -> Audit:
+    """Run ``audit`` with the arguments behind its name."""
+    aliases = {"ckpt_path": "source", "predictions": "source"}
+    result: Audit = call(audit_command, _without_config(args), "audit", aliases=aliases)
+    return result
+
+
+def _without_config(args: Sequence[str]) -> list[str]:
+    """Leave out ``--config FILE``, which earlier commands had: the checkpoint has all that it says."""
+    kept = [arg for arg in args if not arg.startswith("--config=")]
+    while "--config" in kept:
+        place = kept.index("--config")
+        del kept[place : place + 2]
+    return kept
+
+
+def audit_command(
+    source: Path,
+    *,
+    data: DataOverrides,
+    groups: list[str] | None = None,
+    against: str = "",
+    split: Literal["test", "val", "train"] = "test",
+    prob: str | None = None,
+    decision: str | None = None,
+    target: str | None = None,
+    threshold: float = 0.5,
+    level: float = 0.95,
+    min_rows: int = 10,
+    out: Path = Path("audit"),
+    trust: list[str] | None = None,
+) -> Audit:
+    """Compare groups: rates, gaps and intervals of a checkpoint or of predictions.
+
+    Args:
+        source: Checkpoint, run folder, or CSV or Parquet file of predictions of any model.
+        data: Options of the data that differ from those in training, such as --data.path new.csv.
+        groups: Sensitive columns, such as race,sex; by default the sensitive attribute of the checkpoint's
+            data.
+        against: Another checkpoint on the same rows; for predictions, the other model's column.
+        split: Rows of the checkpoint's data.
+        prob: Column of probabilities; by default prob or probability.
+        decision: Column of decisions; by default the probability against the threshold.
+        target: Column of true classes; by default target if there is one. Without true classes ('') only
+            selection rates and dDP are measured.
+        threshold: Decision threshold.
+        level: Confidence level of the intervals.
+        min_rows: Groups with fewer rows are not estimable.
+        out: Folder of audit.json, audit_groups.csv and the report.
+        trust: Import paths of your own classes that the checkpoint uses.
+
+    Example:
+        audit best.ckpt --groups race,sex
+        audit best.ckpt --against other.ckpt
+        audit predictions.csv --groups race
+    """
+    _check_options(threshold, level, min_rows, out)
+    if is_checkpoint(source):
+        for option, column in (("prob", prob), ("decision", decision), ("target", target)):
+            if column is not None:
+                raise InputError(
+                    f"--{option} {column}: names a column of predictions, but {source} is a checkpoint."
+                )
+        names = list(dict.fromkeys(groups or ()))
+        rows = evaluate(data.load(source, trust or ()), split, names)
+        if not len(rows.attributes.columns):
+            raise InputError("the data name no sensitive attribute: name columns by --groups.")
+        other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
+        scores = score_checkpoint(rows, other, threshold)
+    else:
+        if data.options or data.name:
+            raise InputError(f"--data: only for a checkpoint; {source} is a file of predictions.")
+        if against and is_checkpoint(Path(against)):
+            raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
+        scores = read_predictions(
+            source,
+            groups or (),
+            target=target,
+            prob=prob,
+            decision=decision,
+            against=against or None,
+            threshold=threshold,
+        )
+    result = audit(scores, level=level, min_rows=min_rows)
+    found = result.to_dict()
+    print_audit(found)
+    paths = write_audit(result, out)
+    facts = partial(audit_facts, found) if level == REPORTED_LEVEL else lambda: None
+    written, hint = write_report_if_installed(facts, out)
+    print_lines(f"Wrote {', '.join(map(str, [*paths, *written]))}")
+    if level != REPORTED_LEVEL:
+        hint = f"No report.html: its intervals are at {REPORTED_LEVEL:g}, these at {level:g}."
+    if hint:
+        print_lines(hint)
+    return result
+
+
+def sample_size_command(
+    width: float,
+    *,
+    gap: str = "dDP",
+    pilot: Path | None = None,
+    grouping: str = "",
+    shares: Sequence[float] = (0.5, 0.5),
+    rates: list[float] | None = None,
+    base_rates: list[float] | None = None,
+    level: float = 0.95,
+) -> SampleSize:
+    """Number of rows with a known sensitive attribute that an audit needs.
+
+    Args:
+        width: Width of the interval, such as 0.05.
+        gap: dDP or dEO.
+        pilot: An audit.json to take shares and rates from.
+        grouping: Grouping of the pilot, such as race; by default its first.
+        shares: Shares of the groups.
+        rates: Selection rates of the groups (true positive rates for dEO); by default the worst case.
+        base_rates: Shares of target 1 in each group, for dEO; by default 0.5.
+        level: Confidence level.
+
+    Example:
+        sample-size 0.05 --pilot audit/audit.json
+    """
+    found = sample_size(
+        width,
+        gap=gap,
+        shares=shares,
+        rates=rates,
+        base_rates=base_rates,
+        pilot=pilot,
+        grouping=grouping,
+        level=level,
+    )
+    print_lines(*repr(found).splitlines())
+    return found
+
+
+def is_checkpoint(source: Path) -> bool:
+    """Return whether a path is a run folder or a checkpoint, not a file of predictions.
+
+    Raises:
+        InputError: If it is a spreadsheet.
+    """
+    if source.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise InputError(f"{source}: this is a spreadsheet; save it as CSV.")
+    if source.is_dir() or not source.is_file():
+        return source.is_dir() or source.suffix in (".ckpt", ".pt", ".pth")
+    return zipfile.is_zipfile(source) or source.suffix == ".ckpt"
+
+
+def _check_options(threshold: float, level: float, min_rows: int, out: Path) -> None:
+    normal_quantile(level)
+    if not 0 <= threshold <= 1:
+        raise InputError(f"--threshold {threshold}: expected a probability between 0 and 1.")
+    if min_rows < 1:
+        raise InputError(f"--min_rows {min_rows}: expected 1 or more.")
+    if out.is_file():
+        raise InputError(f"--out {out}: this is a file; name a folder.")
+    with writing_to(out):  # before the work, which may take long
+        check_writable(out)
+
+
+def write_audit(result: Audit, folder: Path) -> list[Path]:
+    """Write ``audit.json`` and ``audit_groups.csv``, each whole or not at all, and return their paths."""
+    paths = [folder / "audit.json", folder / "audit_groups.csv"]
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(paths[0], json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n")
+        write_csv(result.groups_table(), paths[1])
+    return paths
+
+
+def print_audit(result: Mapping[str, Any]) -> None:
+    """Print a table of groups and one of gaps for each grouping; for two models the changes as well.
+
+    The notices come first, and again at the end: long tables move the first lines out of sight.
+    """
+    print_lines(*result["notices"])
+    interval = f"{100 * result['level']:g} % interval"
+    if change := result["accuracy_difference"]:
+        values = (result["overall"]["accuracy"], result["against"]["accuracy"], change["value"])
+        line = [*map(_number, values), _span(change["low"], change["high"]), change["verdict"]]
+        columns = ["value", "other", "change", interval, "verdict"]
+        print_table([line], title="Accuracy of all rows", columns=columns)
+    for grouping in result["groupings"]:
+        for numbers, words in _group_tables(result):
+            groups = [*grouping["groups"], {"name": "all rows", "estimable": True, **result["overall"]}]
+            print_table(
+                [_group_line(group, numbers) for group in groups],
+                title=f"Groups by {grouping['name']}{words}",
+                columns=["group", "rows", *numbers.values()],
+            )
+        print_table(
+            [_gap_line(gap, result) for gap in grouping["gaps"]],
+            title=f"Gaps by {grouping['name']}",
+            columns=["gap", "mode", "value", interval],
+        )
+        if changes := [_change_line(gap) for gap in grouping["gaps"] if gap["against"]]:
+            columns = ["gap", "other", "change", interval, "verdict"]
+            print_table(changes, title=f"Change of the gaps by {grouping['name']}", columns=columns)
+        print_lines(*_notes(grouping, result))
+    print_lines(*result["notices"])
+
+
+def _group_tables(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, str], str]]:
+    """Yield the columns of each table of groups, and the end of its title."""
+    has_scores = "auc" in result["overall"]
+    if not has_labels(result):
+        predicted = {"mean_probability": _SCORES["mean_probability"]} if has_scores else {}
+        yield {"selection_rate": _DECISIONS["selection_rate"]} | predicted, ""
+        return
+    yield _DECISIONS | ({} if has_scores else {"base_rate": _SCORES["base_rate"]}), ""
+    if has_scores:
+        yield _SCORES, ": scores"
+
+
+def _group_line(group: Mapping[str, Any], numbers: Mapping[str, str]) -> list[str]:
+    shown = [_number(group.get(name)) for name in numbers]
+    if not group["estimable"]:
+        shown = [NOT_ESTIMABLE, *[""] * (len(numbers) - 1)]
+    return [group["name"], f"{group['rows']:,}", *shown]
+
+
+def _gap_line(gap: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    shown = [_number(gap["value"]), _span(gap["low"], gap["high"])]
+    needing_labels = {one.label for one in GAPS.values() if one.needs_labels}
+    if gap["gap"] in needing_labels and not has_labels(result):
+        shown = [_NOT_APPLICABLE, _NOT_APPLICABLE]
+    return [gap["gap"], gap["mode"], *shown]
+
+
+def _change_line(gap: Mapping[str, Any]) -> list[str]:
+    other = gap["against"]
+    ends = _span(other["difference_low"], other["difference_high"])
+    name = f"{gap['gap']} {gap['mode']}"
+    return [name, _number(other["value"]), _number(other["difference"]), ends, other["verdict"]]
+
+
+def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[str]:
+    if others := not_compared(grouping, result["rows"]):
+        yield f"{others:,} rows of other groups of {grouping['name']} are not compared."
+    if why := nothing_to_compare(grouping):
+        yield why
+    for gap in grouping["gaps"]:
+        if gap["mode"] == "hard" and gap["bounds"]:
+            low, high = gap["bounds"]
+            yield (
+                f"{gap['gap']} of these rows is between {low:.3f} and {high:.3f}, whatever the groups of the "
+                f"{grouping['unknown_rows']:,} rows of unknown {grouping['name']}."
+            )
+            yield from _other_bounds(gap)
+        if gap["mode"] == "hard" and gap["left_out"]:
+            absent = "; ".join(gap["left_out"])
+            yield f"{gap['gap']} leaves out groups with fewer than {result['min_rows']} such rows: {absent}."
+
+
+def _other_bounds(gap: Mapping[str, Any]) -> Iterator[str]:
+    other = gap["against"]
+    if not other:
+        return
+    (low, high), (least, most) = other["bounds"], other["difference_bounds"]
+    turns = f"; '{other['verdict']}' need not hold with them" if may_turn(other) else ""
+    yield (
+        f"{gap['gap']} of the other model is between {low:.3f} and {high:.3f}, so the change is between "
+        f"{least:.3f} and {most:.3f} (outer bounds: both worst cases need not come together){turns}."
+    )
+
+
+def _number(value: float | None) -> str:
+    return NOT_ESTIMABLE if value is None else f"{value:.4f}"
+
+
+def _span(low: float | None, high: float | None) -> str:
+    return NOT_ESTIMABLE if low is None or high is None else f"{low:.3f} to {high:.3f}"

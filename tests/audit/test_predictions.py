@@ -1,0 +1,51 @@
+"""Files of predictions: batches, and errors that name the row and the column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairrf_lightning.audit import read_predictions
+from fairrf_lightning.errors import InputError
+from tests.audit.rows import write_predictions
+
+
+@pytest.mark.usefixtures("cli")
+def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_predictions()
+    whole = read_predictions(Path("p.parquet"), ("race", "sex"))
+    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    parts = read_predictions(Path("p.parquet"), ("race", "sex"))
+    order = [parts.names.index(name) for name in whole.names]
+    for mine, theirs in zip(parts.counts.fields(), whole.counts.fields(), strict=True):
+        torch.testing.assert_close(mine[..., order, :], theirs)
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_row_of_a_wrong_value_counts_the_batches_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    rows = write_predictions()
+    rows.loc[1233, "target"] = 3
+    rows.to_parquet("p.parquet")
+    with pytest.raises(InputError, match="'target' has the value 3 in data row 1,234: expected 0 or 1"):
+        read_predictions(Path("p.parquet"), ["sex"])
+
+
+@pytest.mark.usefixtures("cli")
+def test_unreadable_files_are_told() -> None:
+    Path("bad.parquet").write_bytes(b"PAR1 nonsense")
+    Path("empty.csv").write_text("prob,target,race\n", encoding="utf-8")
+    for name, message in (
+        ("none.csv", "no such file"),
+        ("bad.parquet", "cannot be read"),
+        ("empty.csv", "no rows"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_predictions(Path(name), ["race"])
+    write_predictions().rename(columns={"prob": "score"}).to_csv("p.csv", index=False)
+    with pytest.raises(
+        InputError, match=r"no column 'prob' or 'probability': name .* by --prob, or .* by --decision"
+    ):
+        read_predictions(Path("p.csv"), ["race"])

@@ -1,0 +1,428 @@
+"""The command ``audit``: checkpoints, predictions with and without labels, and wrong input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.audit import sample_size
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.errors import InputError
+from tests.audit.rows import read_audit, write_predictions
+from tests.report.set_bias import with_bias
+
+CLI: TypeAlias = Callable[[str], None]
+CHECKPOINT = "lightning_logs/version_{}/checkpoints/last.ckpt"
+
+
+def test_two_checkpoints_on_compas(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    for method in ("fairrf", "arl", "fairrf --data.seed 1"):
+        cli(f"fit --data compas --method {method} --trainer.max_epochs=1 --trainer.accelerator=cpu")
+    paths = [CHECKPOINT.format(version) for version in range(3)]
+    with pytest.raises(SystemExit) as error:
+        main(["audit", f"--ckpt_path={paths[0]}", "--data=compas", "--against", paths[2]])
+    assert error.value.code == 2
+    assert "train both with the same data and seed" in capsys.readouterr().err
+    assert not Path("audit").exists()
+    capsys.readouterr()
+    options = ["--against", paths[1], "--groups", "race,sex", "--min_rows", "100"]
+    main(["audit", paths[0], *options])
+    printed = capsys.readouterr().out
+    result = read_audit()
+    assert [one["name"] for one in result["groupings"]] == ["race", "sex", "race x sex"]
+    assert result["source"] == {
+        "kind": "checkpoint",
+        "path": paths[0],
+        "against": paths[1],
+        "data": "compas",
+        "split": "test",
+    }
+    assert result["rows"] == 1852
+    verdicts = {gap["against"]["verdict"] for gap in result["groupings"][0]["gaps"]}
+    assert verdicts <= {"fairer, beyond noise", "no difference shown", "less fair, beyond noise"}
+    assert "Gaps by race x sex" in printed
+    assert "dEO leaves out groups with fewer than 100 such rows" in printed
+    assert len(pd.read_csv("audit/audit_groups.csv")) == 2 + 2 + 4
+    assert not list(Path("audit").glob("*.part"))
+
+
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+def test_predictions_of_any_model(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_predictions()
+    main(["audit", "--predictions", name, "--groups", "race,sex", "--against", "other"])
+    result = read_audit()
+    expected = table.assign(selected=table["prob"] >= 0.5).groupby("race")["selected"].mean()
+    found = {group["name"]: group["selection_rate"] for group in result["groupings"][0]["groups"]}
+    assert found == pytest.approx(expected.to_dict(), abs=1e-12)
+    assert result["groupings"][0]["unknown_rows"] == 50
+    printed = capsys.readouterr().out
+    assert "whatever the groups of the 50 rows of unknown race" in printed
+    change = result["accuracy_difference"]
+    right = [(table[model] >= 0.5) == table["target"] for model in ("prob", "other")]
+    assert change["value"] == pytest.approx(right[0].mean() - right[1].mean(), abs=1e-12)
+    assert change["verdict"] == "more accurate, beyond noise"
+    assert re.search(rf"{change['value']:.4f} .* {change['low']:.3f} to {change['high']:.3f} ", printed)
+    assert result["groupings"][0]["gaps"][0]["against"]["verdict"] == "less fair, beyond noise"
+
+
+@pytest.mark.usefixtures("cli")
+def test_decisions_alone() -> None:
+    table = write_predictions()
+    main(
+        [
+            "audit",
+            "--predictions",
+            "p.csv",
+            "--groups",
+            "sex",
+            "--decision",
+            "decision",
+            "--against",
+            "target",
+        ]
+    )
+    result = read_audit()
+    assert {gap["mode"] for gap in result["groupings"][0]["gaps"]} == {"hard"}
+    assert "auc" not in result["overall"]
+    wrong = int((table["decision"] != table["target"]).sum())
+    change = result["accuracy_difference"]
+    assert (change["only_first_right"], change["only_second_right"]) == (0, wrong)
+    assert change["verdict"] == "less accurate, beyond noise"
+    assert result["overall"]["selection_rate"] == pytest.approx(table["decision"].mean(), abs=1e-12)
+
+
+@pytest.mark.usefixtures("cli")
+def test_names_and_figures_are_whole_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = write_predictions()
+    rows["sex"] = rows["sex"].map({"f": "[/b]African-American", "m": "[red]Caucasian[/red]"})
+    rows.to_csv("p.csv", index=False)
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    printed = capsys.readouterr().out
+    for name, group in rows.groupby("sex"):
+        (line, scores) = [line for line in printed.splitlines() if f"│ {name} " in line]
+        assert f"{(group['prob'] >= 0.5).mean():.4f}" in line
+        assert f"{group['prob'].mean():.4f}" in scores
+    assert "…" not in printed
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_comparison_of_two_models_has_a_line_for_each_gap_in_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = write_predictions()
+    rows["unfair"] = rows["prob"].where(rows["sex"] == "f", 0.9 - rows["target"] / 2)
+    rows.to_csv("p.csv", index=False)
+    for columns in (["--prob", "unfair", "--against", "prob"], ["--prob", "prob", "--against", "unfair"]):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex", *columns])
+        lines = capsys.readouterr().out.splitlines()
+        result = read_audit()
+        shown = {f"│ {gap['gap']} {gap['mode']} ": gap["against"] for gap in result["groupings"][0]["gaps"]}
+        shown[f"│ {result['overall']['accuracy']:.4f} "] = result["accuracy_difference"]
+        for start, other in shown.items():
+            (line,) = [line for line in lines if line.startswith(start) and "beyond noise" in line]
+            assert f"│ {other.get('difference', other['value']):.4f} " in line
+            assert f" {other['verdict']} " in line
+            assert len(line) <= 80
+
+
+@pytest.mark.usefixtures("cli")
+def test_at_another_level_no_page_says_95_percent(capsys: pytest.CaptureFixture[str]) -> None:
+    write_predictions()
+    main(["audit", "--predictions", "p.csv", "--groups", "sex,sex", "--level", "0.9"])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "90 % interval" in printed
+    assert "sex x sex" not in printed
+    assert "No report.html: its intervals are at 0.95, these at 0.9." in printed
+    assert not Path("audit/report.html").exists()
+    with pytest.raises(SystemExit):
+        main(["report", "audit"])
+    assert "audit without --level" in capsys.readouterr().err
+
+
+MEASURED = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high", "mean_probability"}
+
+
+@pytest.fixture
+def unlabelled(cli: CLI) -> pd.DataFrame:
+    del cli
+    rows = write_predictions().drop(columns="target")
+    rows.to_csv("p.csv", index=False)
+    rows.to_parquet("p.parquet")
+    return rows
+
+
+def numbers(figures: dict[str, Any]) -> set[str]:
+    return {
+        name for name, value in figures.items() if isinstance(value, (int, float)) and name != "estimable"
+    }
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
+@pytest.mark.usefixtures("cli")
+def test_selection_rates_and_dp_are_all_that_is_measured(
+    name: str, unlabelled: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["audit", "--predictions", name, "--groups", "sex"])
+    result, printed = read_audit(), capsys.readouterr().out
+    assert result["labels"] is False
+    (grouping,) = result["groupings"]
+    for figures in (result["overall"], *grouping["groups"]):
+        assert numbers(figures) == MEASURED
+    rates = (unlabelled["prob"] >= 0.5).groupby(unlabelled["sex"]).mean()
+    gaps = {(gap["gap"], gap["mode"]): gap for gap in grouping["gaps"]}
+    assert gaps["dDP", "hard"]["value"] == pytest.approx(rates.max() - rates.min(), abs=1e-12)
+    assert gaps["dDP", "hard"]["low"] is not None
+    assert gaps["dDP", "prob"]["value"] is not None
+    for gap in ("dEO", "dEOdds"):
+        assert {gaps[gap, "hard"][key] for key in ("value", "low", "high", "bounds", "against")} == {None}
+    lines = printed.splitlines()
+    assert lines[0].startswith("No true labels: selection rates and dDP are measured; accuracy, ")
+    assert lines[-2] == lines[0], "before the line of the files"
+    assert len([line for line in lines if line.count("not applicable") == 2 and "│ dEO" in line]) == 4
+    assert "AUC" not in printed.replace(lines[0], "")
+
+
+@pytest.mark.usefixtures("cli")
+def test_the_report_names_nothing_that_needs_labels(unlabelled: pd.DataFrame) -> None:
+    del unlabelled
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    page, card = (
+        Path("audit", name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md")
+    )
+    for text in (page, card):
+        assert "No true labels: selection rates and dDP are measured" in text
+        assert "dEO and dEOdds are not applicable" in text
+    assert "| dDP | decisions | sex |" in card
+    for words in ("| dEO |", "| dEOdds |", "Accuracy", "true positive rate, %", "calibration error"):
+        assert words not in card.replace("## Accuracy against fairness", "")
+    assert '<p class="what">accuracy</p>' not in page
+
+
+@pytest.mark.usefixtures("cli")
+def test_two_models_are_compared_by_selection_rates(
+    unlabelled: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del unlabelled
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", "--against", "other"])
+    result = read_audit()
+    assert result["accuracy_difference"] is None
+    assert numbers(result["against"]) == MEASURED
+    gaps = {(gap["gap"], gap["mode"]): gap for gap in result["groupings"][0]["gaps"]}
+    assert gaps["dDP", "hard"]["against"]["verdict"]
+    assert gaps["dEO", "hard"]["against"] is None
+    printed = capsys.readouterr().out
+    assert "Accuracy" not in printed
+    assert "| dDP | decisions | sex |" in Path("audit/model_card.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("cli")
+def test_decisions_without_probabilities(unlabelled: pd.DataFrame) -> None:
+    main(["audit", "--predictions", "p.csv", "--groups", "race", "--decision", "decision"])
+    result = read_audit()
+    assert numbers(result["overall"]) == MEASURED - {"mean_probability"}
+    assert result["overall"]["selection_rate"] == pytest.approx(unlabelled["decision"].mean(), abs=1e-12)
+    (gap,) = [gap for gap in result["groupings"][0]["gaps"] if gap["gap"] == "dDP"]
+    assert gap["bounds"], "rows of unknown race"
+
+
+@pytest.mark.usefixtures("cli")
+def test_labels_that_are_there_are_used_and_a_named_column_must_exist(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = write_predictions()
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    assert read_audit()["overall"]["accuracy"] is not None
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", "--target", ""])
+    assert read_audit()["overall"]["accuracy"] is None
+    with pytest.raises(SystemExit):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex", "--target", "hired"])
+    assert "no column 'hired'" in capsys.readouterr().err
+    rows.assign(target=rows["target"].where(rows.index != 4)).to_csv("p.csv", index=False)
+    with pytest.raises(SystemExit):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    assert "row 5: expected 0 or 1 in every row; --target '' audits without" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_dummy_label_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    write_predictions().assign(target=0).to_csv("p.csv", index=False)
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    assert capsys.readouterr().out.startswith("Every true label is 0: if these are not real labels, accuracy")
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_pilot_without_labels_answers_for_dp_only(unlabelled: pd.DataFrame) -> None:
+    del unlabelled
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    pilot = Path("audit/audit.json")
+    assert sample_size(0.1, pilot=pilot).rows > 0
+    with pytest.raises(InputError, match="no true labels, which --gap dEO needs"):
+        sample_size(0.1, pilot=pilot, gap="dEO")
+
+
+RUN = Path("lightning_logs/version_0")
+DATA = ["--data", "synthetic", "--data.n_rows", "400"]
+
+
+def fit_broken(cli: CLI, options: str) -> None:
+    with suppress(SystemExit):  # the test of such a model may be refused, which is not the subject here
+        cli(f"fit {options} {with_bias('nan')}")
+
+
+@pytest.mark.filterwarnings("ignore:Encountered `nan` values")  # of the test after fit
+def test_audit_certify_and_report_refuse_it(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    options = f"{' '.join(DATA)} --trainer.max_epochs=2 --data.batch_size=50"
+    cli(f"fit {options}")
+    fit_broken(cli, options)
+    folders = [RUN.with_name(f"version_{number}") / "checkpoints" for number in (0, 1)]
+    sound, broken = (str(next(folder.glob("best.ckpt"))) for folder in folders)
+    SyntheticDataModule(n_rows=200).read().to_csv("sample.csv", index=False)
+    runs = [str(RUN), "--against", str(RUN.with_name("version_1"))]
+    for command in (
+        ["audit", "--ckpt_path", broken, *DATA],
+        ["audit", "--ckpt_path", sound, *DATA, "--against", broken],
+        ["certify", "--ckpt_path", broken, *DATA, "--audit-sample", "sample.csv"],
+        ["report", runs[2]],
+        ["report", *runs],
+    ):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as error:
+            main(command)
+        assert error.value.code == 2
+        captured = capsys.readouterr()
+        assert "not finite" in captured.err
+        assert broken in captured.err
+        assert captured.err.count("\n") == 1
+        assert "no difference shown" not in captured.out
+    assert not Path("audit").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Encountered `nan` values")  # of the test after fit
+def test_a_run_without_s_is_refused_as_well(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+    SyntheticDataModule(n_rows=400).read().drop(columns="group").to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    fit_broken(cli, f"--data table {options} --trainer.max_epochs=1")
+    with pytest.raises(SystemExit):
+        main(["report", str(RUN)])
+    assert "its weights are not finite (backbone." in capsys.readouterr().err
+    assert not (RUN / "report.html").exists()
+
+
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--groups race --prob probb", "no column 'probb'; did you mean 'prob'"),
+        ("", "--groups is not given"),
+        ("--groups race --nonsense 1", "audit --nonsense: no such option"),
+        ("--groups prob", "combinations of values"),
+        ("--groups sex,target", "--groups target: this column is the true class"),
+        ("--groups prob,other", "too many to be groups"),
+        ("--groups race --target sex", "column 'sex' has the value '.' in data row 1: expected 0 or 1"),
+        (
+            "--groups race --prob more",
+            "column 'more' has the value 2.0 in data row 1: expected a probability",
+        ),
+        (
+            "--groups race --prob holes",
+            "column 'holes' has an empty cell in data row 8: expected a probability",
+        ),
+        ("--groups race --level 95", "level is 95"),
+        ("--groups race --level abc", "--level: expected float"),
+        ("--groups race --threshold 2", "--threshold 2"),
+        ("--groups race --min_rows 0", "--min_rows 0"),
+        ("--groups race --out p.parquet", "--out p.parquet: this is a file"),
+    ],
+)
+def test_bad_input_is_told(options: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write_predictions()
+    rows.assign(more=2.0, holes=rows["prob"].where(rows.index != 7)).to_parquet("p.parquet")
+    with pytest.raises(SystemExit) as error:
+        main(["audit", "--predictions", "p.parquet", *options.split()])
+    assert error.value.code == 2
+    printed = capsys.readouterr().err
+    assert re.search(message, printed)
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+def test_a_folder_that_cannot_be_written_to_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    write_predictions()
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    # The file of predictions is not there: what cannot be written is told before it is read.
+    for command in (["audit", "--predictions", "none.csv", "--groups", "sex"], ["report", "audit"]):
+        with pytest.raises(SystemExit):
+            main([*command, "--out", "p.csv/below"])
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: p.csv/below: cannot be written to (Not a directory); name another")
+        assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"prob;target;sex\n0.5;1;f\n", "p.csv: its columns are separated by ';'; write it with commas."),
+        (b"prob,target,sex\n0.5,1,\xfc\n", "invalid UTF8 data; save the file as UTF-8"),
+        (b"prob,target,sex,\xfc\n0.5,1,f,1\n", "save the file as UTF-8"),
+        (b"prob,target,sex\nhigh,1,f\n", "invalid value 'high'; expected numbers such as 0.25"),
+    ],
+)
+def test_what_to_do_with_other_kinds_of_csv_is_told(
+    content: bytes, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("p.csv").write_bytes(content)
+    with pytest.raises(SystemExit):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.usefixtures("cli")
+def test_two_columns_of_one_name_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.csv").write_text("target,prob,prob,sex\n1,0.2,0.3,f\n", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    assert "2 columns are named 'prob'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cli")
+def test_without_a_model_there_is_nothing_to_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["audit", "--groups", "race"])
+    assert error.value.code == 2
+    assert "audit needs source: Checkpoint, run folder, or" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("p.csv --groups sex --against last.ckpt", "p.csv is a file of predictions; name a column of it"),
+        ("p.csv --groups sex --data adult", "--data: only for a checkpoint; p.csv is a file of predictions"),
+        ("p.ckpt --prob p", "--prob p: names a column of predictions, but p.ckpt is a checkpoint"),
+        ("p.xlsx --groups sex", "p.xlsx: this is a spreadsheet; save it as CSV"),
+        ("p.ckpt", "p.ckpt"),
+    ],
+)
+def test_a_checkpoint_and_a_file_of_predictions_are_told_apart(
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_predictions().to_csv("p.ckpt", index=False)
+    with pytest.raises(SystemExit) as error:
+        main(["audit", *options.split()])
+    assert error.value.code == 2
+    assert message in capsys.readouterr().err
