@@ -112,10 +112,13 @@ def describe_data(trainer: Trainer) -> dict[str, Any]:
 
 
 class PredictionWriter(Callback):
-    """Writes one line per row: the row's number in the table, its probability, the decision.
+    """Writes one line per row: its number in the table, probability and decision, and what is known of it.
+
+    Label (``target``, 0 or 1) and sensitive attribute are added where the data have them, so that ``audit``
+    can read the file.
 
     Args:
-        path: The CSV to write; an existing file is replaced, at the end, as a whole.
+        path: The CSV file to write; an existing file is replaced once the new one is complete.
     """
 
     def __init__(self, path: str = "predictions.csv") -> None:
@@ -129,7 +132,7 @@ class PredictionWriter(Callback):
     ) -> None:
         del trainer, pl_module
         if not isinstance(outputs, dict):
-            raise InputError("predictions can be written only of a model whose predict_step returns a dict.")
+            raise InputError("predictions are written only for a model whose predict_step returns a dict.")
         columns = {name: values.cpu().numpy() for name, values in outputs.items()}
         self._frames.append(pd.DataFrame(columns))
 
@@ -144,11 +147,14 @@ class PredictionWriter(Callback):
         whole = pd.concat(parts, ignore_index=True)
         _check_finite(whole)
         if trainer.is_global_zero:
-            self._write(whole)
+            self._write(whole, getattr(trainer, "datamodule", None))
 
-    def _write(self, frame: pd.DataFrame) -> None:
+    def _write(self, frame: pd.DataFrame, data: Any) -> None:
         if "row" in frame:
-            frame = frame.sort_values("row")[["row", *frame.columns.drop("row")]]
+            frame = frame.sort_values("row", ignore_index=True)[["row", *frame.columns.drop("row")]]
+            if hasattr(data, "known_columns"):
+                known = data.known_columns(frame["row"].to_numpy())
+                frame = frame.join(known[[name for name in known if name not in frame]])
         with writing_to(self.path, "name another file by --predictions.path"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_csv(frame, self.path)
