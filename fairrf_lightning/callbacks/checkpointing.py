@@ -61,7 +61,8 @@ class BestCheckpoint(ModelCheckpoint):
         if self.save_on_exception or self._save_on_train_epoch_end is False:
             raise InputError(
                 "--checkpoint.save_on_exception and save_on_train_epoch_end: such checkpoints cannot be "
-                "resumed from exactly.\nLeave them out; last.ckpt is saved after each epoch and on SIGTERM or Ctrl-C."
+                "resumed from exactly.\n"
+                "Leave them out; last.ckpt is saved after each epoch and on SIGTERM or Ctrl-C."
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

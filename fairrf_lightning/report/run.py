@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fairrf_lightning.audit.analysis import notices
+from fairrf_lightning.audit.result import notices
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.class_paths import import_class
