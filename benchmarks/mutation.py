@@ -32,7 +32,7 @@ DROPIN = ("tests/dropin", "tests/callbacks")
 TESTS = {
     "functional.py": ("tests/test_functional.py", "tests/test_penalty.py"),
     "penalty.py": ("tests/test_penalty.py", *CALLBACKS),
-    "module.py": (*MODULE, "tests/test_tuning_and_precision.py", "tests/cli/test_fit.py"),
+    "module.py": (*MODULE, "tests/cli/test_fit.py"),
     "callbacks/pretrain.py": CALLBACKS,
     "callbacks/lambda_update.py": CALLBACKS,
     "callbacks/attachment.py": DROPIN,

@@ -1,7 +1,8 @@
 """Audits of trained models and of predictions: rates of groups and gaps between them, with intervals."""
 
-from fairrf_lightning.audit.analysis import Audit, audit
+from fairrf_lightning.audit.analysis import audit
 from fairrf_lightning.audit.predictions import read_predictions
+from fairrf_lightning.audit.result import Audit
 from fairrf_lightning.audit.sample_size import SampleSize, sample_size
 from fairrf_lightning.audit.scores import Scores, score_checkpoint
 

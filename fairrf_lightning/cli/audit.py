@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairrf_lightning.audit import Audit, SampleSize, audit, read_predictions, sample_size, score_checkpoint
-from fairrf_lightning.audit.analysis import (
+from fairrf_lightning.audit.result import (
     NOT_ESTIMABLE,
     has_labels,
     may_turn,

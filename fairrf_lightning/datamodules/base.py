@@ -9,10 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairrf_lightning.class_paths import plain_values
@@ -206,6 +208,24 @@ class TabularDataModule(LightningDataModule, ABC):
     def display_name(self) -> str:
         """Name of the data set, for reports."""
         return str(getattr(self, "name", type(self).__name__))
+
+    def known_columns(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Return the label and the sensitive attribute of predicted rows, as far as they are known.
+
+        Args:
+            rows: Row numbers, as in the batches of prediction.
+
+        Returns:
+            ``target`` (0 or 1) and the column of S, one line per row; groups that are not compared are
+            missing.
+        """
+        part = self._parts["test"]
+        found = pd.Index(part["row"].numpy()).get_indexer(pd.Index(rows))
+        frame = pd.DataFrame({"target": part["target"].numpy()[found].astype(int)})
+        if self.sensitive is not None:
+            names = np.array([*self.group_names, None], dtype=object)  # id -1 is the last one
+            frame[self.sensitive] = names[part["groups"].numpy()[found]]
+        return frame
 
     @property
     def encoder(self) -> TableEncoder:

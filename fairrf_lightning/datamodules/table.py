@@ -10,9 +10,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pandas as pd
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule, check_at_least, check_state
@@ -29,7 +31,13 @@ from fairrf_lightning.datamodules.columns import (
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
 from fairrf_lightning.datamodules.encoding import EncoderFit, TableEncoder
 from fairrf_lightning.datamodules.files import RawTable, read_file
-from fairrf_lightning.datamodules.groups import Groups, check_group_names, label_codes, labels
+from fairrf_lightning.datamodules.groups import (
+    Groups,
+    check_group_names,
+    label_codes,
+    labels,
+    normalise_label,
+)
 from fairrf_lightning.datamodules.leakage import protected_inputs_notice
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.parquet import ParquetDirectory, StreamedTable
@@ -228,6 +236,24 @@ class TableDataModule(TabularDataModule):
         tensors = _rows_to_predict(raw, spec, self.encoder)
         rank, world_size = self._rank_and_world_size()
         return TensorBatches(tensors, self.eval_batch_size, rank=rank, world_size=world_size)
+
+    def known_columns(self, rows: NDArray[np.int64]) -> pd.DataFrame:
+        """Return the label, if all rows have a known one, and S, if the file has its column."""
+        if self.path.is_dir():
+            return pd.DataFrame(index=range(len(rows)))
+        raw = read_file(self.path, self.encoding, self.delimiter)
+        named = (self.target, self.sensitive)
+        roles = [name for name in named if name is not None and name in raw.table.column_names]
+        frame = make_frame(raw.table, dict.fromkeys(roles, "category"), self.spec).iloc[rows]
+        frame = frame.reset_index(drop=True)
+        known = {}
+        if self.target in frame and self._label_codes is not None:
+            codes = frame[self.target].astype("object").map(str, na_action="ignore")
+            codes = codes.map(normalise_label, na_action="ignore").map(self._label_codes)
+            known = {"target": codes.astype(int)} if codes.notna().all() else {}
+        if self.sensitive in frame:
+            known[str(self.sensitive)] = frame[self.sensitive].astype("object")
+        return pd.DataFrame(known, index=range(len(rows)))
 
     @property
     def encoder(self) -> TableEncoder:

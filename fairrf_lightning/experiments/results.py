@@ -28,7 +28,7 @@ KEY = "key"
 _PACKAGES = ["fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow"]
 _PACKAGES += ["scikit-learn", "imbalanced-learn"]  # for KSMOTE, if installed
 # The content of a table identifies it, not its place. The seed has a column of its own.
-_NOT_OPTIONS = ("path", "data_dir", "seed")
+_NOT_OPTIONS = ("path", "url", "sha256", "data_dir", "seed")
 # Shared by all results of one experiment: everything but setting and seed.
 SHARED_COLUMNS = ["data", "data_options", "data_sha256", "versions", *(f.name for f in fields(Schedule))]
 # A sweep trains many batches on one data module, which reads its table once.

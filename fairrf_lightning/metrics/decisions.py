@@ -1,4 +1,4 @@
-"""Accuracy of decisions, and whether a model still tells rows apart."""
+"""Accuracy of decisions, and rules for models whose decisions carry no information."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 SAME_DECISION = "the model gives everyone the same decision; gaps of 0 mean nothing"
 
-# Below both, a model hardly tells rows apart. A good model of rare events has a small share but not both.
+# Below both, a model hardly distinguishes rows. A good model of rare events has a small share but not both.
 _MIN_RARER_SHARE = 0.01
 _MIN_BALANCED_ACC = 0.51
 

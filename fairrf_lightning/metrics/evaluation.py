@@ -66,7 +66,7 @@ class MeanLoss(Metric):
     """Mean loss per row of each model of a stack, summed in float64.
 
     Args:
-        models: Leading dimensions of a stack of models; none for a single model.
+        models: Leading dimensions of a stack of models; empty for a single model.
         kwargs: Options of :class:`torchmetrics.Metric`.
 
     >>> metric = MeanLoss()
@@ -118,8 +118,8 @@ class EvaluationMetrics(nn.Module):
         self.num_groups = num_groups
         self.loss = MeanLoss(self.models)
         self.related = FeaturePenalties(penalty)
-        # Rows of unknown group count for the accuracy: they are one more group.
-        self.counter = GroupCounter(num_groups + 1, models=self.models)
+        # Rows of unknown group count for the accuracy.
+        self.counter = GroupCounter(num_groups, models=self.models, count_unknown=True, validate_args=False)
         self._groups_seen = False
 
     def update(
@@ -141,8 +141,11 @@ class EvaluationMetrics(nn.Module):
         probs = self._penalty[0].probabilities(logits)
         self.loss.update(loss, rows)
         self.related.update(probs, related, target)
-        known = torch.full_like(target, -1, dtype=torch.long) if groups is None else groups
-        self.counter.update(probs, target.long(), known.where(known >= 0, self.num_groups))
+        if groups is None:
+            groups = torch.full_like(target, -1, dtype=torch.long)
+        elif not self.models:  # a diverged model must not end the others of a stack
+            self.counter.check_batch(probs, target, groups)
+        self.counter.update(probs, target.long(), groups)
 
     def compute(self, *, intervals: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the metrics by name, and ``penalty/<feature>``; each of shape ``(*models)``.

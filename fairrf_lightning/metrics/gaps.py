@@ -50,6 +50,7 @@ class GroupCounter(Metric):
         num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
         threshold: Decision threshold.
         models: Leading dimensions of ``preds`` for a stack of models.
+        count_unknown: Count rows of unknown group (id -1) as one more group, the last.
         validate_args: Check each batch, at the cost of waiting for the GPU.
         kwargs: Options of :class:`torchmetrics.Metric`.
 
@@ -75,6 +76,7 @@ class GroupCounter(Metric):
         threshold: float = 0.5,
         *,
         models: Sequence[int] = (),
+        count_unknown: bool = False,
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -82,8 +84,9 @@ class GroupCounter(Metric):
         self.num_groups = num_groups
         self.threshold = threshold
         self.models = tuple(models)
+        self.count_unknown = count_unknown
         self.validate_args = validate_args
-        zeros = torch.zeros(*self.models, num_groups, 2, dtype=torch.long)
+        zeros = torch.zeros(*self.models, num_groups + count_unknown, 2, dtype=torch.long)
         for name in ("rows", "positive"):
             self.add_state(name, zeros, dist_reduce_fx="sum")
         for name in ("score_sum", "score_square_sum"):
@@ -101,13 +104,15 @@ class GroupCounter(Metric):
             groups: Group ids 0 to ``num_groups - 1``, or -1 where the group is unknown; shape as ``target``.
         """
         if self.validate_args:
-            self._check_batch(preds, target, groups)
-        batch = GroupCounts.of(preds, target, groups, self.num_groups, self.threshold)
+            self.check_batch(preds, target, groups)
+        if self.count_unknown:
+            groups = groups.long().where(groups >= 0, self.num_groups)
+        batch = GroupCounts.of(preds, target, groups, self.rows.shape[-2], self.threshold)
         counts = GroupCounts(self.rows, self.positive, self.score_sum, self.score_square_sum) + batch
         self.rows, self.positive, self.score_sum, self.score_square_sum = counts.fields()
 
     def compute(self) -> Any:
-        """Return rows and positive decisions, ``(*models, num_groups, 2)`` each."""
+        """Return rows and positive decisions by group and class, ``(*models, num_groups, 2)`` each."""
         return self.rows, self.positive
 
     def counts(self) -> GroupCounts:
@@ -131,7 +136,8 @@ class GroupCounter(Metric):
         super()._apply(keep_dtype(fn), exclude_state)
         return self
 
-    def _check_batch(self, preds: Tensor, target: Tensor, groups: Tensor) -> None:
+    def check_batch(self, preds: Tensor, target: Tensor, groups: Tensor) -> None:
+        """Raise :class:`InputError` if shapes, dtypes or values of a batch are not those of ``update``."""
         shapes = [tuple(tensor.shape) for tensor in (preds, target, groups)]
         expected = (*self.models, preds.shape[-1] if preds.ndim else 0)
         if shapes[0] != expected or shapes[1] != shapes[2] or not _broadcasts(shapes[1], expected):

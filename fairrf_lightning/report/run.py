@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fairrf_lightning.audit.analysis import notices
+from fairrf_lightning.audit.result import notices
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.class_paths import import_class
@@ -115,7 +115,14 @@ def run_facts(
             if constant
             else gaps_verdict(gaps, accuracy)
             if gaps
-            else unmeasured_verdict(accuracy, training, certificate, compared, found.dependences)
+            else unmeasured_verdict(
+                accuracy,
+                training,
+                certificate,
+                against=compared,
+                dependences=found.dependences,
+                other=other,
+            )
         )
     has_groups = bool(gaps or (audit is None and found.reason))
     return Facts(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.audit.analysis import (
+from fairrf_lightning.audit.result import (
     has_labels,
     has_same_decision,
     may_turn,
@@ -26,12 +26,13 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import (
     Recommendation,
     choice_rule,
+    difference,
+    mean_interval,
     recommend,
     rejection_lines,
     same_decision,
     summarise,
 )
-from fairrf_lightning.experiments.comparison import difference, mean_interval
 from fairrf_lightning.experiments.results import SHARED_COLUMNS
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.metrics.counts import GAPS
@@ -443,7 +444,7 @@ def data_facts(data: TabularDataModule) -> DataFacts:
     """Return the facts of a data module that has been set up."""
     options = ("sensitive", "include_sensitive", "expose_sensitive")
     return DataFacts(
-        name=data_name(str(getattr(data, "name", type(data).__name__)), getattr(data, "path", None)),
+        name=data.display_name,
         rows=data.split_sizes,
         columns=by_column(data.feature_names, list(data.encoder.owners)),
         related=list(data.related),
@@ -534,7 +535,8 @@ def grid_facts(
     else:
         verdict = comparison_verdict(gaps, other, accuracy, against)
     rule = f"Chosen without S {choice_rule(summary, max_accuracy_loss)} Lines are standard deviations."
-    front = Front(f"{len(summary)} settings on {name}", list(_grid_points(summary, chosen)), rule)
+    points = list(_grid_points(summary, chosen)) if gaps else []
+    front = Front(f"{len(summary)} settings on {name}", points, rule)
     return Facts(
         title=f"Grid on {name}",
         subject=setting_name(chosen.without_s),

@@ -19,7 +19,8 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from fairrf_lightning.audit import Scores, audit
 from fairrf_lightning.audit import scores as scores_module
-from fairrf_lightning.audit.analysis import gap_bounds, may_turn
+from fairrf_lightning.audit.analysis import gap_bounds
+from fairrf_lightning.audit.result import may_turn
 from fairrf_lightning.cli.audit import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
@@ -170,7 +171,7 @@ def test_the_difference_in_accuracy_is_counted_on_the_same_rows() -> None:
         numbers = np.array([scores.cell(tuple(values)) for values in attributes[rows].to_numpy()])
         models = np.stack([probs, other])[:, rows]
         scores.add(numbers, models >= 0.5, target[rows], models)
-    found = audit(scores, level=0.9).accuracy_difference
+    found = audit(scores, ["sex"], level=0.9).accuracy_difference
     assert found is not None
     right = (probs >= 0.5) == target, (other >= 0.5) == target
     assert found["both_right"] == (right[0] & right[1]).sum()

@@ -87,10 +87,10 @@ def test_a_second_fit_with_an_attached_penalty_equals_the_first() -> None:
     penalty = make_penalty()
     runs = [(attached(Foreign(), penalty), learned(penalty)) for _ in range(2)]
     for phases, _ in runs:
-        assert phases.on == [False] * EPOCH + [True] * 80
+        assert phases.on == [False] * EPOCH + [True] * 40
         assert phases.first == pytest.approx([1 / 3] * 3)
     assert runs[0][1] == runs[1][1]
-    assert runs[0][1][1:] == (80, 8, 0)
+    assert runs[0][1][1:] == (40, 4, 0)
 
 
 def test_a_second_fit_with_the_same_callbacks_equals_the_first() -> None:

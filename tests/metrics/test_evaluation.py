@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
 from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 
 
@@ -56,6 +57,19 @@ def test_a_batch_without_rows_changes_nothing_but_shows_that_groups_are_known() 
     empty = made()
     add(empty, float("nan"), 0)
     assert set(empty.group_rates()) == set(metrics.group_rates())
+
+
+def test_wrong_group_ids_raise_and_rows_of_unknown_group_count_for_the_accuracy() -> None:
+    metrics = made()
+    logits, related, target, members = batch(40, 0)
+    with pytest.raises(InputError, match="groups holds 2, expected 0 to 1"):
+        metrics.update(torch.tensor(1.0), logits, related, target, members + 1)
+    metrics.update(torch.tensor(1.0), logits, related, target, members.where(torch.arange(40) < 30, -1))
+    expected = ((logits >= 0) == (target == 1)).double().mean()
+    assert float(metrics.compute()[0]["acc"]) == pytest.approx(float(expected))
+    counts = metrics.group_counts()
+    assert counts is not None
+    assert int(counts.rows.sum()) == 30
 
 
 def test_gaps_are_left_out_without_groups_and_reset_forgets_all_rows() -> None:

@@ -69,6 +69,13 @@ def kill(moment: str, args: list[str], folder: Path, **env: str) -> None:
     assert code == -signal.SIGKILL, f"{moment}: {code}\n{printed}"
 
 
+def interrupt(number: signal.Signals, args: list[str], folder: Path) -> tuple[int, str]:
+    """Send a signal to the command line while it trains; return its exit code and all that it printed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / OUTPUT).unlink(missing_ok=True)
+    return _answer(f"signal:{int(number)}", args, folder, {})
+
+
 @cache
 def _zygote() -> subprocess.Popen[str]:
     """Return the process that forks a process for each run; the imports would take most of the time."""

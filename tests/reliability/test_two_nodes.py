@@ -15,7 +15,14 @@ def free_port() -> int:
 
 
 def test_the_chosen_checkpoint_reaches_both_nodes(tmp_path: Path) -> None:
-    command = [str(TRAIN), *SMALL, "--trainer.num_nodes=2", "--trainer.devices=1", *QUIET]
+    command = [
+        str(TRAIN),
+        *SMALL,
+        "--trainer.max_epochs=2",
+        "--trainer.num_nodes=2",
+        "--trainer.devices=1",
+        *QUIET,
+    ]
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     folders = [tmp_path / "node_0", tmp_path / "node_1"]
     nodes = [start(command, folder, NODE_RANK=str(rank), **address) for rank, folder in enumerate(folders)]

@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from fairrf_lightning.cli import main
-from tests.reliability import killed_run
+from tests.reliability import killed_run, slow_steps
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 
@@ -24,13 +25,25 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 def serve() -> None:
     """Answer requests until standard input ends."""
     for line in sys.stdin:
+        request = json.loads(line)
         pid = os.fork()
         if pid == 0:
-            run(json.loads(line))
+            run(request)
+        if request["moment"].startswith("signal:"):
+            send_in_training(pid, int(request["moment"].partition(":")[2]), Path(request["output"]))
         _, status = os.waitpid(pid, 0)
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # the other ranks of a killed run
         print(os.waitstatus_to_exitcode(status), flush=True)  # noqa: T201 - the answer
+
+
+def send_in_training(pid: int, number: int, output: Path) -> None:
+    """Send a signal to a process once it trains; it may end before."""
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if output.is_file() and "training" in output.read_text(encoding="utf-8"):
+            os.kill(pid, number)
+            return
+        time.sleep(0.02)
 
 
 def run(request: dict[str, Any]) -> NoReturn:
@@ -45,7 +58,10 @@ def run(request: dict[str, Any]) -> NoReturn:
     tempfile.tempdir = None  # TMPDIR may be another one
     code: Any = 0
     try:
-        if request["moment"]:
+        if request["moment"].startswith("signal:"):
+            slow_steps.arrange()
+            sys.argv = [str(TRAIN), *request["args"]]
+        elif request["moment"]:
             # Other ranks are started by this command line.
             sys.argv = [str(killed_run.__file__), request["moment"], *request["args"]]
             killed_run.arrange(request["moment"])

@@ -1,0 +1,247 @@
+"""The result of an audit: its types, its tables, and what follows from ``audit.json`` alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from fairrf_lightning.metrics.counts import Mode
+from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
+
+SCHEMA = 1
+FAIRER = "fairer, beyond noise"
+LESS_FAIR = "less fair, beyond noise"
+MORE_ACCURATE = "more accurate, beyond noise"
+LESS_ACCURATE = "less accurate, beyond noise"
+NO_DIFFERENCE = "no difference shown"
+NOT_ESTIMABLE = "not estimable"
+NO_LABELS = (
+    "No true labels: selection rates and dDP are measured; accuracy, true and false positive rates, AUC, "
+    "calibration, dEO and dEOdds are not applicable. If the file has labels, name their column by --target."
+)
+
+
+@dataclass(frozen=True)
+class GapChange:
+    """A gap of the other model on the same rows, and the first model's gap minus it.
+
+    Args:
+        value: Gap of the other model, with ``low`` and ``high``.
+        difference: Difference, with ``difference_low`` and ``difference_high``.
+        verdict: The interval of the difference in words.
+        bounds: Smallest and largest gap of the other model that rows of unknown group allow, if any.
+        difference_bounds: Outer bounds of the difference: both extremes need not occur together.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    difference: float | None
+    difference_low: float | None
+    difference_high: float | None
+    verdict: str
+    bounds: list[float] | None = None
+    difference_bounds: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class GapResult:
+    """A gap between groups; a number that cannot be estimated is ``None``.
+
+    Args:
+        gap: Label of the gap: dDP, dEO or dEOdds.
+        mode: ``"hard"`` for decisions, ``"prob"`` for probabilities.
+        estimable: Whether at least two groups have enough rows.
+        left_out: Groups with too few rows, which are not compared.
+        value: The gap, with ``low`` and ``high``.
+        bounds: Smallest and largest gap that rows of unknown group allow, if there are any.
+        against: Comparison with the other model, if there is one.
+    """
+
+    gap: str
+    mode: Mode
+    estimable: bool = False
+    left_out: list[str] = field(default_factory=list)
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bounds: list[float] | None = None
+    against: GapChange | None = None
+
+
+@dataclass(frozen=True)
+class GroupingResult:
+    """Rates and gaps by one attribute, or by the intersection of several.
+
+    Args:
+        name: The attributes in one name.
+        attributes: Names of the attributes.
+        unknown_rows: Number of rows whose group is unknown.
+        groups: Numbers of each group that is compared.
+        gaps: Gaps between these groups.
+    """
+
+    name: str
+    attributes: list[str]
+    unknown_rows: int
+    groups: list[dict[str, Any]]
+    gaps: list[GapResult]
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """Rates of groups and gaps between them; ``to_dict`` is the content of ``audit.json``.
+
+    A number that cannot be estimated is ``None``. Without true labels only rows, ``selection_rate``,
+    ``mean_probability`` and dDP are numbers.
+
+    Args:
+        schema: Version of ``audit.json``.
+        level: Confidence level of all intervals.
+        threshold: Decision threshold.
+        min_rows: Groups with fewer rows are not compared.
+        rows: Number of rows.
+        labels: Whether the rows have true labels.
+        source: Description of the model and the rows: kind (checkpoint or predictions), path, against, data,
+            split.
+        overall: Numbers of all rows: rows, positives, base_rate; accuracy, selection_rate,
+            true_positive_rate, false_positive_rate, each with ``_low`` and ``_high`` (Wilson's limits); for
+            models with probabilities mean_probability, auc, auc_error, calibration_error.
+        against: The same for the other model, without AUC and calibration.
+        accuracy_difference: Accuracy minus the other model's on the same rows: value, low, high (Tango's
+            limits), verdict, and the numbers of rows that both, one or neither gets right.
+        groupings: Results by attribute and, for several attributes, by their intersection.
+        notices: Notices to read before any number.
+    """
+
+    schema: int
+    level: float
+    threshold: float
+    min_rows: int
+    rows: int
+    labels: bool
+    source: dict[str, Any]
+    overall: dict[str, Any]
+    against: dict[str, Any] | None
+    accuracy_difference: dict[str, Any] | None
+    groupings: list[GroupingResult]
+    notices: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        return asdict(self)
+
+    def groups_table(self) -> pd.DataFrame:
+        """Return one line per group of each grouping."""
+        return pd.DataFrame(
+            [{"grouping": one.name, **group} for one in self.groupings for group in one.groups]
+        )
+
+    def gaps_table(self) -> pd.DataFrame:
+        """Return one line per gap of each grouping; with another model, the difference and the verdict."""
+        lines = []
+        for one in self.groupings:
+            for gap in one.gaps:
+                line: dict[str, Any] = {"grouping": one.name, "gap": gap.gap, "mode": gap.mode}
+                line |= {name: getattr(gap, name) for name in ("value", "low", "high")}
+                if self.against is not None:
+                    names = ("difference", "difference_low", "difference_high", "verdict")
+                    line |= {name: getattr(gap.against, name, None) for name in names}
+                lines.append(line)
+        return pd.DataFrame(lines)
+
+    def __repr__(self) -> str:
+        """Show the notices and the gaps."""
+        table = self.gaps_table().to_string(index=False, float_format="{:.4f}".format)
+        return "\n".join([f"Audit of {self.rows:,} rows", *self.notices, table])
+
+    def _repr_html_(self) -> str:
+        notices = "".join(f"<p>{escape(line)}</p>" for line in self.notices)
+        tables = (self.gaps_table(), self.groups_table())
+        return notices + "".join(table.to_html(index=False, float_format="{:.4f}".format) for table in tables)
+
+
+def verdict_of(low: float, high: float, below: str = FAIRER, above: str = LESS_FAIR) -> str:
+    """Return an interval of a difference in words.
+
+    Args:
+        low: Lower limit.
+        high: Upper limit.
+        below: Verdict if all of it is below 0.
+        above: Verdict if all of it is above 0.
+
+    >>> verdict_of(-0.2, -0.1), verdict_of(-0.1, 0.1), verdict_of(0.1, 0.2)
+    ('fairer, beyond noise', 'no difference shown', 'less fair, beyond noise')
+    """
+    if math.isnan(low) or math.isnan(high):
+        return NOT_ESTIMABLE
+    return below if high < 0 else above if low > 0 else NO_DIFFERENCE
+
+
+def notices(result: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the notices about decisions and labels of an audit, as ``audit.json`` has it."""
+    for key, whose in (("overall", ""), ("against", "of the other model: ")):
+        numbers = result.get(key)
+        if words := SAME_DECISION if has_same_decision(numbers) else _nearly_same(numbers):
+            line = f"{whose}{words}."
+            yield f"{line[0].upper()}{line[1:]}"
+    if not has_labels(result):
+        yield NO_LABELS
+    elif result["overall"].get("base_rate") in (0, 1):
+        yield (
+            f"Every true label is {result['overall']['base_rate']:g}: if these are not real labels, "
+            "accuracy, calibration, dEO and dEOdds mean nothing; --target '' leaves them out."
+        )
+
+
+def has_labels(result: Mapping[str, Any]) -> bool:
+    """Return whether the rows of an ``audit.json`` have true labels."""
+    return bool(result.get("labels", True))
+
+
+def has_same_decision(numbers: Mapping[str, Any] | None) -> bool:
+    """Return whether a model makes the same decision for all rows."""
+    rate = (numbers or {}).get("selection_rate")
+    return rate is not None and is_constant(rate)
+
+
+def may_turn(against: Mapping[str, Any]) -> bool:
+    """Return whether knowing the rows of unknown group could change the verdict on a gap."""
+    bounds = against.get("difference_bounds")
+    if bounds is None:
+        return False
+    verdict = against["verdict"]
+    return bool((verdict == FAIRER and bounds[1] >= 0) or (verdict == LESS_FAIR and bounds[0] <= 0))
+
+
+def not_compared(grouping: Mapping[str, Any], rows: int) -> int:
+    """Return how many rows belong to known groups that are not compared."""
+    compared = sum(group["rows"] for group in grouping["groups"])
+    return int(rows - compared - grouping["unknown_rows"])
+
+
+def nothing_to_compare(grouping: Mapping[str, Any]) -> str:
+    """Return why a grouping has no gaps if fewer than two of its groups have rows, or an empty text."""
+    names, unknown = [group["name"] for group in grouping["groups"]], grouping["unknown_rows"]
+    if len(names) > 1:
+        return ""
+    found = f"only the group '{names[0]}' has rows" if names else "no row's group is known"
+    return f"No gap by {grouping['name']}: {found}" + (f", {unknown:,} rows are unknown." if unknown else ".")
+
+
+def _nearly_same(numbers: Mapping[str, Any] | None) -> str | None:
+    names = ("selection_rate", "true_positive_rate", "false_positive_rate")
+    share, hits, false_alarms = ((numbers or {}).get(name) for name in names)
+    if share is None or hits is None or false_alarms is None:
+        return None
+    return nearly_constant(share, (hits + 1 - false_alarms) / 2)
+
+
+def json_number(value: float) -> float | None:
+    """Return a number for JSON, ``None`` for NaN."""
+    return None if math.isnan(value) else value

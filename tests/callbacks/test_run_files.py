@@ -1,0 +1,56 @@
+"""The files of a run: ``predict`` writes what ``audit`` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+
+CLI = Callable[[str], None]
+QUICK = "--trainer.max_epochs=1 --trainer.accelerator=cpu"
+LAST = "lightning_logs/version_0/checkpoints/last.ckpt"
+
+
+def gaps(folder: str) -> list[float]:
+    grouping = json.loads(Path(folder, "audit.json").read_text())["groupings"][0]
+    return [gap["value"] for gap in grouping["gaps"]]
+
+
+def test_an_audit_of_predictions_is_that_of_the_checkpoint(cli: CLI) -> None:
+    cli(f"fit {QUICK} --data compas")
+    cli(f"predict --trainer.accelerator=cpu --data compas --ckpt_path {LAST}")
+    main(["audit", LAST, "--out", "one"])
+    main(["audit", "predictions.csv", "--groups", "race", "--out", "two"])
+    assert gaps("one") == pytest.approx(gaps("two"), nan_ok=True)
+
+
+def test_a_table_gives_what_it_has(cli: CLI) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=200), "sex": rng.choice(["f", "m"], 200)})
+    table["y"] = np.where(table["x"] > 0, "yes", "no")
+    table.to_csv("t.csv", index=False)
+    data = "--data table --data.target y --data.positive yes --data.related [x] --data.sensitive sex"
+    cli(f"fit {QUICK} {data} --data.path t.csv")
+    expected = {
+        "t.csv": ["target", "sex"],
+        "unlabelled.csv": ["sex"],
+        "half.csv": ["sex"],
+        "new.csv": [],
+    }
+    table.drop(columns="y").to_csv("unlabelled.csv", index=False)
+    table.assign(y=table["y"].where(table.index % 2 == 0)).to_csv("half.csv", index=False)
+    table[["x"]].to_csv("new.csv", index=False)
+    for name, columns in expected.items():
+        cli(f"predict --trainer.accelerator=cpu --data table --data.path {name} --ckpt_path {LAST}")
+        found = pd.read_csv("predictions.csv")
+        assert list(found) == ["row", "probability", "decision", *columns]
+        if "target" in found:
+            assert (found["target"] == (table["y"] == "yes")).all()
+        if "sex" in found:
+            assert (found["sex"] == table["sex"]).all()
