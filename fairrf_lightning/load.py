@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
+from argparse import ArgumentError
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +18,6 @@ from typing import Any, Literal, get_args
 import pandas as pd
 import torch
 import yaml
-from jsonargparse import ArgumentError
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.cli import instantiate_module
 from torch import Tensor
@@ -34,7 +33,7 @@ from fairrf_lightning.checkpoints import (
     plain_parameters,
     restoring,
 )
-from fairrf_lightning.class_paths import class_path, import_class
+from fairrf_lightning.class_paths import accepted_options, class_path, import_class
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
@@ -45,7 +44,7 @@ from fairrf_lightning.presets import preset, preset_names
 Split = Literal["train", "val", "test"]
 _OTHER_MODELS = (
     "Checkpoints of FairRFModule with a data module of this package can be loaded. For other models, write "
-    "the predictions to a file and audit that (--predictions)."
+    "the predictions to a file and audit that file."
 )
 
 
@@ -357,7 +356,7 @@ def _make(class_type: type[Any], options: Mapping[str, Any], path: Path) -> Any:
     kind = LightningModule if issubclass(class_type, LightningModule) else LightningDataModule
     try:
         # Lightning also saves the arguments of base classes, which a subclass need not accept.
-        accepted = {name: options[name] for name in _accepted(class_type) if name in options}
+        accepted = {name: options[name] for name in accepted_options(class_type) if name in options}
         return instantiate_module(kind, {**accepted, "_class_path": class_path(class_type)})
     except (ArgumentError, ValueError, TypeError) as error:
         cause: BaseException | None = error
@@ -370,17 +369,6 @@ def _make(class_type: type[Any], options: Mapping[str, Any], path: Path) -> Any:
         reason = text.strip().partition("\n")[0]
         what = "model" if kind is LightningModule else "data"
         raise InputError(f"{path}: its options of the {what} cannot be used ({reason}).") from error
-
-
-def _accepted(class_type: type[Any]) -> set[str]:
-    """Return the arguments of a class, including those that it passes to its base by ``**kwargs``."""
-    names: set[str] = set()
-    for owner in class_type.__mro__:
-        parameters = inspect.signature(owner).parameters.values()
-        names |= {item.name for item in parameters if item.kind is not item.VAR_KEYWORD}
-        if all(item.kind is not item.VAR_KEYWORD for item in parameters):
-            break
-    return names
 
 
 def _restore(module: FairRFModule, data: TabularDataModule, checkpoint: Mapping[str, Any]) -> None:

@@ -15,8 +15,15 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fairrf_lightning.experiments.choose import ChoiceRule, affordable_choices, choose, is_eligible
-from fairrf_lightning.experiments.comparison import Interval, difference, mean_interval
+from fairrf_lightning.experiments.choose import (
+    ChoiceRule,
+    Interval,
+    affordable_choices,
+    choose,
+    difference,
+    is_eligible,
+    mean_interval,
+)
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 from paper.numbers import BUDGET, CASE_STUDY
 
@@ -283,7 +290,7 @@ def _case_study(data: str) -> dict[str, Judge]:
         f"lambda is small for features that predict Y ({data})": partial(
             _lambda_follows, data=data, other="rho_y", sign=-1
         ),
-        f"lambda is large for those that tell S ({data})": partial(
+        f"lambda is large for features associated with S ({data})": partial(
             _lambda_follows, data=data, other="rho_s", sign=1
         ),
     }

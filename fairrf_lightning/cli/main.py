@@ -62,7 +62,7 @@ COMMANDS = (
         "grid",
         "Explore",
         "Train eta x beta x seeds at once and recommend a setting.",
-        "fairrf_lightning.experiments.grid_command:run_grid",
+        "fairrf_lightning.cli.grid:grid",
         "reproduce",
     ),
     Command(

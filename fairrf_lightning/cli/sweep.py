@@ -10,14 +10,13 @@ from shlex import quote
 import pandas as pd
 import yaml
 
+from fairrf_lightning.cli.grid import read_seeds
 from fairrf_lightning.cli.parsing import DataOptions
+from fairrf_lightning.cli.plots import check_matplotlib, plot_trials
+from fairrf_lightning.cli.progress import progress_bar
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.choose import rejection_lines, same_decision
-from fairrf_lightning.experiments.command_options import read_seeds
-from fairrf_lightning.experiments.pareto import plot_trials
-from fairrf_lightning.experiments.plot_package import check_matplotlib
-from fairrf_lightning.experiments.progress import progress_bar
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.report import write_report_if_installed

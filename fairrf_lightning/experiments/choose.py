@@ -8,10 +8,11 @@ pretraining is a vanilla model, whatever its eta. Neither is eligible.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
@@ -267,6 +268,36 @@ def is_eligible(runs: pd.DataFrame, vanilla: pd.DataFrame) -> bool:
 def _eligible_against(summary: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> Eligible:
     # The vanilla runs are a table of their own: their index must not match one of the summary.
     return eligible(summary, summarise(vanilla).iloc[0].rename("vanilla"), budget)
+
+
+class Interval(NamedTuple):
+    """A mean over seeds and its 95 % t-interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        """Return the mean and the ends, signed."""
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+
+
+def mean_interval(values: Iterable[float], level: float = 0.95) -> Interval:
+    """Return the t-interval of a mean over seeds; NaN for a single seed."""
+    from scipy import stats  # noqa: PLC0415 - an optional dependency
+
+    array = np.array(list(values), dtype=float)
+    mean = float(array.mean())
+    if len(array) < 2:
+        return Interval(mean, float("nan"), float("nan"))
+    radius = float(stats.t.ppf((1 + level) / 2, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array)))
+    return Interval(mean, mean - radius, mean + radius)
+
+
+def difference(runs: pd.DataFrame, baseline: pd.DataFrame, measure: str) -> Interval:
+    """Return the mean of ``runs - baseline`` over their common seeds, which share their splits."""
+    pairs = runs.groupby("seed")[measure].mean() - baseline.groupby("seed")[measure].mean()
+    return mean_interval(pairs.dropna())
 
 
 def same_decision(row: pd.Series) -> str:

@@ -26,12 +26,13 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import (
     Recommendation,
     choice_rule,
+    difference,
+    mean_interval,
     recommend,
     rejection_lines,
     same_decision,
     summarise,
 )
-from fairrf_lightning.experiments.comparison import difference, mean_interval
 from fairrf_lightning.experiments.results import SHARED_COLUMNS
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.metrics.counts import GAPS
@@ -534,7 +535,8 @@ def grid_facts(
     else:
         verdict = comparison_verdict(gaps, other, accuracy, against)
     rule = f"Chosen without S {choice_rule(summary, max_accuracy_loss)} Lines are standard deviations."
-    front = Front(f"{len(summary)} settings on {name}", list(_grid_points(summary, chosen)), rule)
+    points = list(_grid_points(summary, chosen)) if gaps else []
+    front = Front(f"{len(summary)} settings on {name}", points, rule)
     return Facts(
         title=f"Grid on {name}",
         subject=setting_name(chosen.without_s),

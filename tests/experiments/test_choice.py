@@ -9,8 +9,7 @@ from scipy import stats
 
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.experiments import Setting
-from fairrf_lightning.experiments.choose import choose
-from fairrf_lightning.experiments.comparison import difference, mean_interval
+from fairrf_lightning.experiments.choose import choose, difference, mean_interval
 
 DECISIONS = {"val_balanced_acc": 0.7, "val_positive_share": 0.3, "method_steps": 9}
 

@@ -1,11 +1,17 @@
 import sys
+from dataclasses import fields
+from functools import partial
+from inspect import signature
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fairrf_lightning.cli import main
+from fairrf_lightning.cli.grid import grid as grid_command
 from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments import Schedule, Setting, grid
 from fairrf_lightning.printed_command import install_command
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2"]
@@ -98,7 +104,7 @@ def test_a_grid_of_ksmote_is_one_on_balanced_data(capsys: pytest.CaptureFixture[
     [
         (["--eta", "0.3"], "no data: name a data set, for example --data adult"),
         (["--data", "adlt"], "did you mean 'adult'"),
-        ([*SMALL, "--eta", "a,b"], "--eta a,b: expected numbers"),
+        ([*SMALL, "--eta", "a,b"], "--eta: expected float. Got value: a"),
         ([*SMALL, "--eta", "-1"], "eta = -1"),
         ([*SMALL, "--beta", "0"], "beta = 0"),
         ([*SMALL, "--model", "alr"], "did you mean 'arl'"),
@@ -141,3 +147,21 @@ def test_without_matplotlib_the_plot_is_explained_before_anything_is_trained(
     assert not Path("grid_synthetic").exists()
     main([*options, "--plot", "false"])
     assert len(pd.read_csv("grid_synthetic/results.csv")) == 2
+
+
+def test_every_option_of_a_model_is_one_of_grid() -> None:
+    options = set(signature(grid_command).parameters)
+    of_data = {"related", "remove", "expose_sensitive", "method"}  # --data.related, --method remove_r, ...
+    assert {field.name for field in (*fields(Setting), *fields(Schedule))} - of_data <= options
+
+
+def test_a_grid_from_python_shows_its_table_and_recommendation() -> None:
+    make_data = partial(SyntheticDataModule, n_rows=600, batch_size=64)
+    result = grid(make_data, eta=[0.3], seeds=2, schedule=Schedule(epochs=2))
+    assert result.table()["eta"].tolist() == ["0", "0.3"]
+    assert result.recommended["eta"] in (0, 0.3)
+    assert set(result.front("dp_gap").index) <= {0, 1}
+    assert "Recommended without S: eta" in repr(result)
+    assert result._repr_html_().startswith("<table")
+    with pytest.raises(InputError, match=r"--adversary_lr 0[.]1: it has no effect on fairrf"):
+        grid(make_data, adversary_lr=[0.1])

@@ -18,10 +18,10 @@ import pytest
 import torch
 from joblib.externals.loky import reusable_executor
 
+from fairrf_lightning.cli.progress import resumable
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, run_settings
-from fairrf_lightning.experiments.progress import resumable
 from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.methods import KSMOTE
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import Recommendation, pareto_front, strength_option
-from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.files import replacing
 from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.printed_command import install_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GAPS = {key: f"{GAPS[key].label}  ({GAPS[key].name})" for key in ("eo_gap", "dp_gap")}
+
+
+def check_matplotlib(otherwise: str = "") -> None:
+    """Raise if figures cannot be drawn; commands call this before they train.
+
+    Args:
+        otherwise: Option that leaves the figures out, for the message.
+    """
+    if find_spec("matplotlib") is None:
+        hint = f", or {otherwise}" if otherwise else ""
+        raise InputError(f"figures need matplotlib: {install_command('plot')}{hint}")
 
 
 def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title: str) -> list[Path]:
