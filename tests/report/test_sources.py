@@ -135,7 +135,7 @@ def test_the_headline_of_a_nearly_constant_model_names_no_gap() -> None:
     facts = audit_facts(audit(Scores.of_arrays(target, probs[None], groups, source=source)).to_dict())
     title = facts.verdict.title
     assert title.startswith(
-        "Almost every decision is the same: 99.8 % are negative, balanced accuracy is 0.5"
+        "Almost every decision is the same: 99.9 % are negative, balanced accuracy is 0.5"
     )
     assert "small" not in title
     assert not any("dDP" in line or "gap" in line for line in facts.verdict.sentences)
