@@ -24,6 +24,7 @@ from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import evaluate
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
+from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
 
@@ -110,7 +111,10 @@ def audit_command(
         rows = evaluate(data.load(source, trust or ()), split, names)
         if not len(rows.attributes.columns):
             raise InputError("the data name no sensitive attribute: name columns by --groups.")
-        other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
+        other = None
+        if against:
+            with quiet_lightning():  # the notices on the data were printed for the first model
+                other = evaluate(data.load(Path(against), trust or ()), split, names)
         scores = score_checkpoint(rows, other, threshold)
     else:
         if data.options or data.name:
