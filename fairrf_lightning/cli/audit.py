@@ -111,10 +111,8 @@ def audit_command(
         rows = evaluate(data.load(source, trust or ()), split, names)
         if not len(rows.attributes.columns):
             raise InputError("the data name no sensitive attribute: name columns by --groups.")
-        other = None
-        if against:
-            with quiet_lightning():  # the notices on the data were printed for the first model
-                other = evaluate(data.load(Path(against), trust or ()), split, names)
+        with quiet_lightning():  # the rows are the same, and were described above
+            other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
         scores = score_checkpoint(rows, other, threshold)
     else:
         if data.options or data.name:
