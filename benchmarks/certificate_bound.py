@@ -1,4 +1,4 @@
-"""How tight is the certified bound on dDP? Bounds beside the truth, on the test rows of Adult and COMPAS.
+"""Tightness of the certified bound on dDP: bounds and the truth, on the test rows of Adult and COMPAS.
 
 python benchmarks/certificate_bound.py             # a few minutes; prints two Markdown tables
 """

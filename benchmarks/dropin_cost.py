@@ -1,4 +1,4 @@
-"""What the two callbacks cost: step time of a module with them over the same module without.
+"""Cost of the two callbacks: step time of a module with them over the same module without.
 
     python benchmarks/dropin_cost.py
 
@@ -30,7 +30,7 @@ RELATED = {"age": [0], "relationship": list(range(1, 7)), "marital-status": list
 
 
 class Foreign(LightningModule):
-    """A user's module that knows nothing of FairRF."""
+    """A user's module without FairRF."""
 
     def __init__(self, hidden: tuple[int, ...]) -> None:
         super().__init__()

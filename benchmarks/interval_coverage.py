@@ -119,7 +119,7 @@ class Outcomes(NamedTuple):
 
 @lru_cache(maxsize=16)
 def outcomes(first: int, second: int, level: float = 0.95) -> Outcomes:
-    """Return the intervals of all outcomes of two groups with so many rows."""
+    """Return the intervals of all outcomes of two groups of the given sizes."""
     counts = torch.tensor([[first, second]], dtype=torch.float64)
     pairs = torch.cartesian_prod(torch.arange(first + 1.0), torch.arange(second + 1.0)).double().unsqueeze(1)
     parts = [

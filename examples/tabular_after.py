@@ -15,7 +15,7 @@ COLUMNS = 8
 
 
 def make_table(rows: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return inputs, labels and groups; age and job tell much of the group, and so does the label."""
+    """Return inputs, labels and groups; age, job and the label are associated with the group."""
     generator = torch.Generator().manual_seed(seed)
     group = torch.randint(2, (rows,), generator=generator)
     inputs = torch.randn(rows, COLUMNS, generator=generator)

@@ -21,7 +21,7 @@ class MLP(nn.Sequential):
     Args:
         n_features: Number of input columns.
         hidden: Sizes of the hidden layers.
-        dropout: Dropout after each hidden layer; 0 turns it off (the paper has none, the authors' code 0.2).
+        dropout: Dropout after each hidden layer; 0 turns it off (0 in the paper, 0.2 in the authors' code).
     """
 
     def __init__(self, n_features: int, hidden: Sequence[int] = (64, 32), dropout: float = 0.1) -> None:

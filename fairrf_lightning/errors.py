@@ -70,3 +70,9 @@ def writing_to(path: str | Path, advice: str = "name another folder by --out") -
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot be written to ({error.strerror}); {advice}.") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of the message of another library's error, or the name of its class."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__

@@ -19,7 +19,7 @@ from fairrf_lightning.run_state import penalties_of
 
 Stage = Literal["val", "test"]
 NEVER_ON = "the penalty was never on"
-_COLLAPSED = 0.999  # the largest lambda from which on the others count as 0
+_COLLAPSED = 0.999  # above this largest lambda the others count as 0
 
 
 def vanilla_notice(

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 
 from fairrf_lightning.audit.scores import Floats, Ints, Scores
 from fairrf_lightning.datamodules.columns import MISSING_VALUES, check_column, value_text
-from fairrf_lightning.datamodules.files import first_line
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, first_line
 
 _BATCH_ROWS = 1 << 18
 _BLOCK_BYTES = 1 << 24

@@ -154,7 +154,7 @@ class Attachment:
             why = (
                 f"backward = {self.backward}, but a training step had {self._max_passes}, counted from 0."
                 if self._max_passes
-                else "training_step ran none that Lightning knows of. Call self.manual_backward(loss) in "
+                else "training_step ran no backward pass of Lightning. Call self.manual_backward(loss) in "
                 "place of loss.backward()."
             )
             raise InputError(f"the penalty went into no backward pass: {why}")

@@ -44,7 +44,7 @@ class LambdaUpdateCallback(Callback):
             less if the data module has few training rows.
         rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
             still correlates).
-        penalty: A penalty to attach to a module that holds none.
+        penalty: A penalty to attach to a module without a penalty.
         module: With ``penalty``: name of the submodule whose output is the prediction (logits or
             probabilities); ``None`` for the LightningModule's own ``forward``.
         inputs: With ``penalty``: where the related columns are: a key of a dict batch, an index into a

@@ -12,7 +12,7 @@ from fairrf_lightning.cli.progress import progress_bar, resumable
 from fairrf_lightning.cli.short_names import SHORT_NAMES
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.experiments.choose import same_decision
+from fairrf_lightning.experiments.choose import setting_warning
 from fairrf_lightning.experiments.grid import Method, grid_settings
 from fairrf_lightning.experiments.grid import grid as train_grid
 from fairrf_lightning.experiments.setting import Schedule, Setting
@@ -23,7 +23,7 @@ from fairrf_lightning.report import Facts, write_report_if_installed
 _MODELS = SHORT_NAMES["model"]
 
 
-def grid(
+def grid_command(
     data: DataOptions,
     *,
     model: str = "fairrf",
@@ -135,7 +135,7 @@ def grid(
     if report:
         written, hint = write_report_if_installed(make_facts, folder)
         files += written
-    warning = same_decision(result.recommended)
+    warning = setting_warning(result.recommended)
     note = [f"Note: {warning}."] if warning else []
     print_lines(*note)
     title = f"Test split, mean ± standard deviation of {len(numbers)} seeds"

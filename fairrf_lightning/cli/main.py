@@ -62,14 +62,14 @@ COMMANDS = (
         "grid",
         "Explore",
         "Train eta x beta x seeds at once and recommend a setting.",
-        "fairrf_lightning.cli.grid:grid",
+        "fairrf_lightning.cli.grid:grid_command",
         "reproduce",
     ),
     Command(
         "sweep",
         "Explore",
         "Search for a setting with Optuna.",
-        "fairrf_lightning.cli.sweep:sweep",
+        "fairrf_lightning.cli.sweep:sweep_command",
         "sweep",
     ),
     Command(
@@ -96,7 +96,7 @@ COMMANDS = (
         "report",
         "Assess",
         "Write a page and a model card for a run, grid or audit.",
-        "fairrf_lightning.cli.report:report",
+        "fairrf_lightning.cli.report:report_command",
         "report",
     ),
     Command(
@@ -118,7 +118,7 @@ COMMANDS = (
         "dashboard",
         "Share",
         "Save a W&B workspace that shows the runs of a project.",
-        "fairrf_lightning.cli.report:dashboard",
+        "fairrf_lightning.cli.report:dashboard_command",
         "wandb",
     ),
     Command(

@@ -167,7 +167,7 @@ def call(
     """
     parameters = {one.name: one for one in _parameters(function)}
     if {"--help", "-h"} & set(args):
-        sys.stdout.write(help_text(function, name))
+        sys.stdout.write(command_help(function, name))
         raise SystemExit(0)
     given = _Given(parameters, name, aliases or {})
     given.read(list(args))
@@ -322,7 +322,7 @@ def _doc(function: Callable[..., Any]) -> docstring_parser.Docstring:
     return docstring_parser.parse(function.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
 
 
-def help_text(function: Callable[..., Any], name: str) -> str:
+def command_help(function: Callable[..., Any], name: str) -> str:
     """Return the help of a command, 80 columns wide."""
     doc, parameters = _doc(function), _parameters(function)
     positional = [one for one in parameters if one.is_positional]

@@ -26,7 +26,7 @@ from fairrf_lightning.report.run import RunAudit, check_finite, run_facts
 from fairrf_lightning.report.sources import audit_facts, certificate_facts, grid_facts, read_audit
 
 
-def report(
+def report_command(
     folder: Path,
     *,
     against: Path | None = None,
@@ -61,7 +61,7 @@ def report(
     Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
 
 
-def dashboard(
+def dashboard_command(
     entity: str | None = None, project: str = "lightning_logs", name: str = "Fairness", *, json: bool = False
 ) -> None:
     """Save a W&B workspace that shows the runs of a project.

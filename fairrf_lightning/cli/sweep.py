@@ -16,14 +16,14 @@ from fairrf_lightning.cli.plots import check_matplotlib, plot_trials
 from fairrf_lightning.cli.progress import progress_bar
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.experiments import search
-from fairrf_lightning.experiments.choose import rejection_lines, same_decision
+from fairrf_lightning.experiments.choose import rejection_lines, setting_warning
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.sources import data_facts, sweep_facts
 
 
-def sweep(
+def sweep_command(
     data: DataOptions,
     *,
     trials: int = 60,
@@ -127,7 +127,7 @@ def _write_trials(frame: pd.DataFrame, path: Path) -> None:
 
 
 def _print(result: search.SweepResult, max_accuracy_loss: float, config: Path, files: list[Path]) -> None:
-    warning = same_decision(result.chosen)
+    warning = setting_warning(result.chosen)
     note = [f"Note: {warning}."] if warning else []
     used = "S of the validation rows was used" if result.objective.uses_sensitive else "S was not used"
     name = search.trial_name(result.chosen).replace("vanilla", "the vanilla model (eta 0)")

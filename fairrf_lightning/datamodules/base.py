@@ -459,7 +459,7 @@ def check_related(
         raise InputError(f"related names a feature twice: {', '.join(related)}")
     if sensitive in related and not include_sensitive:
         raise InputError(
-            f"related: '{sensitive}' is the sensitive attribute and no input of the model; "
+            f"related: '{sensitive}' is the sensitive attribute, which is not an input of the model; "
             "leave it out, or set include_sensitive to true"
         )
 

@@ -189,7 +189,7 @@ def numbers(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -
 
 def categories(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -> pd.Categorical:
     """Return a column as pandas' categorical type: sorted text without outer blanks."""
-    check_plain(name, column.type)
+    check_scalar_type(name, column.type)
     encoded = pc.dictionary_encode(column).unify_dictionaries()
     values = encoded.chunk(0).dictionary.to_pylist() if encoded.num_chunks else []
     texts = [value_text(value) for value in values]
@@ -267,7 +267,7 @@ def _kind(name: str, column: pa.ChunkedArray, spec: TableSpec, *, typed: bool) -
         return "number"
     if pa.types.is_temporal(type_):
         raise InputError(dates_advice(name))
-    check_plain(name, type_)
+    check_scalar_type(name, type_)
     if not typed and _is_text(type_):
         # First the cheap check: counting the values of a column of numbers takes long.
         values = _blank(column, spec.missing_values).drop_null()
@@ -310,7 +310,7 @@ def dates_advice(name: str) -> str:
     )
 
 
-def check_plain(name: str, type_: pa.DataType) -> None:
+def check_scalar_type(name: str, type_: pa.DataType) -> None:
     """Raise :class:`InputError` if a column holds lists, structs or bytes, which are no categories."""
     plain = type_.value_type if pa.types.is_dictionary(type_) else type_
     if pa.types.is_nested(plain) or _is_binary(plain):

@@ -20,7 +20,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from lightning.pytorch.utilities import rank_zero_info
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, first_line
 from fairrf_lightning.printed_command import shell_command
 
 if sys.platform != "win32":
@@ -103,7 +103,7 @@ class CsvFile:
             arrow_csv.ParseOptions(
                 delimiter=delimiter,
                 newlines_in_values=True,
-                # In a file of one column an empty line is a missing value.
+                # An empty line of a file with a single column is a missing value.
                 ignore_empty_lines=len(self._header) > 1,
             ),
             arrow_csv.ConvertOptions(column_types=dict.fromkeys(self._header, pa.string())),
@@ -238,13 +238,7 @@ def _readable(path: Path) -> Iterator[None]:
 def check_names(path: Path, names: list[str]) -> None:
     """Raise if a table has two columns of one name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(f"{path} has more than one column '{twice[0]}': rename or remove all but one")
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error of pyarrow."""
-    lines = str(error).splitlines()
-    return lines[0][:200] if lines else type(error).__name__
+        raise InputError(f"{path} has more than one column '{twice[0]}': keep one of them and rename or remove the others")
 
 
 def _no_rows(path: Path, num_columns: int) -> InputError:

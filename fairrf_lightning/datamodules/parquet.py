@@ -25,15 +25,15 @@ from fairrf_lightning.datamodules.columns import (
     TableSpec,
     TextValues,
     check_column,
-    check_plain,
+    check_scalar_type,
     infer_kinds,
     make_frame,
 )
 from fairrf_lightning.datamodules.encoding import EncoderFit, TableEncoder
-from fairrf_lightning.datamodules.files import CsvFile, Progress, check_names, first_line
+from fairrf_lightning.datamodules.files import CsvFile, Progress, check_names
 from fairrf_lightning.datamodules.groups import check_group_names, group_ids, label_codes, labels
 from fairrf_lightning.datamodules.leakage import check_leakage
-from fairrf_lightning.errors import InputError, writing_to
+from fairrf_lightning.errors import InputError, first_line, writing_to
 from fairrf_lightning.files import replacing
 
 PARTS = ("train", "val", "test")
@@ -131,7 +131,7 @@ class ParquetDirectory:
         for name in kinds:
             check_column(str(self.path / group.file), name, schema.names)
         for name in texts:
-            check_plain(name, schema.field(name).type)
+            check_scalar_type(name, schema.field(name).type)
         file = self._open(group.file, texts)
         start = 0
         try:

@@ -300,7 +300,7 @@ def difference(runs: pd.DataFrame, baseline: pd.DataFrame, measure: str) -> Inte
     return mean_interval(pairs.dropna())
 
 
-def same_decision(row: pd.Series) -> str:
+def setting_warning(row: pd.Series) -> str:
     """Return the warning that a setting's gaps carry no information, or an empty text."""
     if row[CONSTANT] == row[MODELS] or is_constant(row.get("test_positive_share", float("nan"))):
         return SAME_DECISION

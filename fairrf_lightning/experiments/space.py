@@ -60,7 +60,7 @@ class Space:
         return Schedule(epochs, **{k: v for k, v in self._values(params).items() if k in _OF_SCHEDULE})
 
     def structure(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the parameters that trials must share to train as one stack: all but eta and beta."""
+        """Return the parameters that trials must share to train as one stack: all except eta and beta."""
         return {k: v for k, v in params.items() if k in _OF_STACK}
 
     def with_default(self, name: str, value: Any) -> Space:

@@ -45,7 +45,7 @@ class StackedBatches:
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for batches in zip(*self.loaders, strict=True):
             stacked = {name: torch.stack([batch[name] for batch in batches]) for name in batches[0]}
-            # All but the inputs get a dimension for the settings of a seed.
+            # All tensors except the inputs get a dimension for the settings of a seed.
             yield {name: rows if name == "inputs" else rows.unsqueeze(1) for name, rows in stacked.items()}
 
     @property

@@ -59,7 +59,7 @@ class MeasuredGap:
 
     @property
     def change(self) -> Change | None:
-        """What the interval of the difference shows; ``None`` without another model."""
+        """Verdict of the interval of the difference; ``None`` without another model."""
         if self.difference is None:
             return None
         if not self.difference.has_interval:
@@ -89,7 +89,7 @@ class AccuracyAgainst:
 
     @property
     def change(self) -> AccuracyChange:
-        """What the interval of the difference shows."""
+        """Verdict of the interval of the difference."""
         if not self.difference.has_interval:
             return "not estimable"
         if self.difference.low > 0:

@@ -66,7 +66,7 @@ _NAME_GROUPS = f"{NO_GROUPS} If the table has a column with the groups, name it 
 
 @dataclass(frozen=True)
 class RunAudit:
-    """What the evaluation of a run's checkpoint on its test rows gave.
+    """Evaluation of a run's checkpoint on its test rows.
 
     Args:
         audit: The audit, as in ``audit.json``; ``None`` if the checkpoint could not be evaluated.
@@ -91,7 +91,7 @@ def run_facts(
 
     Args:
         run: The run's folder.
-        found: The evaluation of its checkpoint; where there is none, the logged numbers are reported.
+        found: The evaluation of its checkpoint; without one, the logged numbers are reported.
         against: The run that it was compared with.
         front: Settings of a grid, to which the run is added.
         certificate: The certificate of the run's checkpoint.

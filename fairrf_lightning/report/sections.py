@@ -74,7 +74,7 @@ class Section:
         pairs: Names and values.
         points: A list of sentences.
         steps: What is missing, each with the command that provides it.
-        tone: Colour of the verdict; other sections have none.
+        tone: Colour of the verdict; other sections have no tone.
     """
 
     name: str
@@ -95,7 +95,7 @@ class Section:
 
 
 def notices_section(facts: Facts) -> Section | None:
-    """What the reader must know before any number."""
+    """Notices to read before any number."""
     if not facts.notices:
         return None
     return Section("notices", "Read this first", points=facts.notices, tone="mixed")
@@ -110,7 +110,7 @@ def verdict_section(facts: Facts) -> Section:
 
 
 def unknown_section(facts: Facts) -> Section | None:
-    """What the data cannot show without groups, and what would change that."""
+    """Limits of data without groups, and two ways to overcome them."""
     if not facts.next_steps:
         return None
     text = (
@@ -319,7 +319,7 @@ def data_section(facts: Facts) -> Section:
     if data is None:
         return _empty("data", title, facts)
     pairs = {"data": data.name} | {f"{part} rows": f"{rows:,}" for part, rows in data.rows.items()}
-    pairs["sensitive attribute S"] = data.sensitive or "none in the data"
+    pairs["sensitive attribute S"] = data.sensitive or "not in the data"
     if data.groups:
         pairs["groups compared"] = ", ".join(data.groups)
     pairs["related features, as named by the user"] = ", ".join(data.related) or "none"

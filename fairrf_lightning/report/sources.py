@@ -30,7 +30,7 @@ from fairrf_lightning.experiments.choose import (
     mean_interval,
     recommend,
     rejection_lines,
-    same_decision,
+    setting_warning,
     summarise,
 )
 from fairrf_lightning.experiments.results import SHARED_COLUMNS
@@ -359,7 +359,7 @@ def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> Ce
 
     Args:
         path: The JSON file that ``certify --output`` wrote.
-        weights: Digest of the weights that the report is about; none is checked if empty.
+        weights: Digest of the weights that the report is about; not checked if empty.
         checkpoint: Their checkpoint, for the error message.
 
     Raises:
@@ -526,7 +526,7 @@ def grid_facts(
         other, gaps = reference_name(chosen.vanilla), list(seed_gaps(runs, vanilla, name))
         change = Estimate(*difference(runs, vanilla, "test_acc"))
         against = AccuracyAgainst(Estimate(*mean_interval(vanilla["test_acc"])), change)
-    if warning := same_decision(chosen.without_s):
+    if warning := setting_warning(chosen.without_s):
         verdict = no_information_verdict(warning, accuracy)
     elif not gaps:
         verdict = unmeasured_verdict(accuracy, None, None)
@@ -610,7 +610,7 @@ def _installed(versions: str) -> dict[str, str]:
 def _grid_points(summary: pd.DataFrame, chosen: Recommendation) -> Iterator[Point]:
     for (index, row), plain in zip(summary.iterrows(), is_vanilla(summary), strict=True):
         mark = "smallest gaps, chosen with S" if _is(chosen.with_s, index) else ""
-        mark = "same decision for everyone" if same_decision(row) else mark
+        mark = "same decision for everyone" if setting_warning(row) else mark
         yield mean_point(
             row,
             series=reference_name(row) if plain else str(row["method"]),
@@ -667,7 +667,7 @@ def sweep_facts(
         f"Validation accuracy {percent(accuracy.value)}; the best vanilla model has {percent(best)}.",
         f"{name} is {size}. The test rows were not used: the result on them is not known yet.",
     ]
-    warning = same_decision(chosen)
+    warning = setting_warning(chosen)
     title = warning or f"{_trial_label(chosen)} is chosen; its fairness on test rows is not measured yet"
     fit = Absent(
         "A sweep uses validation rows only. Train and test the chosen setting, then report that run.",

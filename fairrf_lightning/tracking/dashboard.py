@@ -18,8 +18,8 @@ from wandb_workspaces.reports.v2.interface import (
     SummaryMetric,
 )
 
-from fairrf_lightning.errors import InputError
-from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES, first_line, offline_reason
+from fairrf_lightning.errors import InputError, first_line
+from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES, offline_reason
 
 
 def fairness_workspace(entity: str, project: str, name: str = "Fairness") -> ws.Workspace:

@@ -23,7 +23,7 @@ from fairrf_lightning.callbacks.checkpointing import chosen_by
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
 from fairrf_lightning.callbacks.run_files import describe_data
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, first_line
 from fairrf_lightning.metrics.counts import GAPS, GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -149,11 +149,6 @@ def offline_reason() -> str | None:
         if not _is_reachable(server):
             return f"{server} cannot be reached"
         return f"{server} does not take the API key ({first_line(error)})"
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error of the client."""
-    return str(error).strip().partition("\n")[0]
 
 
 def _environment_mode() -> str:

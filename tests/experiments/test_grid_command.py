@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.cli.grid import grid as grid_command
+from fairrf_lightning.cli.grid import grid_command
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, grid
