@@ -42,7 +42,7 @@ def main() -> None:
     settings = [Setting(eta=eta, beta=0.5) for eta in args.etas]
     results = run_settings(AdultDataModule, settings, seeds, max_models=20, workers=args.workers)
     columns = [f"{args.split}_{name}" for name in METRICS.values()]
-    by_eta = {eta: table[columns].to_numpy() for eta, table in results.groupby("eta", sort=False)}
+    by_eta = {eta: results.loc[results["eta"] == eta, columns].to_numpy() for eta in args.etas}
     row(f"{args.split} split, {args.seeds} seeds from {args.first}", list(METRICS))
     row("---", ["---"] * len(METRICS))
     for eta, values in by_eta.items():

@@ -1,7 +1,7 @@
 """An image classifier with related metadata in a dict batch: the gap with FairRF's callbacks and without.
 
 The images are made here: a bar, upright or lying, in noise; how bright a corner is gives the group away.
-The batch carries age and region of the person as well as the image. They are not inputs of the network: FairRF
+The batch carries age and region of the person and the image. The former are not inputs of the network: FairRF
 reads them from the batch, by ``inputs="metadata"``. The group is used after training only, to measure.
 """
 

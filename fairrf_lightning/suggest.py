@@ -185,8 +185,8 @@ class Suggestion:
             return shown
         name = max(highs, key=lambda key: highs[key])
         return (
-            f"{shown} That is not evidence that no column is related to {self.sensitive}: by the intervals an "
-            f"association of up to {highs[name]:.2f} ({name}) is possible."
+            f"{shown} That is not evidence that no column is related to {self.sensitive}: by the intervals "
+            f"an association of up to {highs[name]:.2f} ({name}) is possible."
         )
 
 

@@ -238,7 +238,9 @@ def _readable(path: Path) -> Iterator[None]:
 def check_names(path: Path, names: list[str]) -> None:
     """Raise if a table has two columns of one name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise InputError(f"{path} has more than one column '{twice[0]}': keep one of them and rename or remove the others")
+        raise InputError(
+            f"{path} has more than one column '{twice[0]}': keep one of them and rename or remove the others"
+        )
 
 
 def _no_rows(path: Path, num_columns: int) -> InputError:

@@ -89,7 +89,9 @@ class Setting(StackConfig):
 
     def _check_adversary(self) -> None:
         if not 0 <= self.adversary_lr < float("inf"):
-            raise InputError(f"adversary_lr = {self.adversary_lr}: expected 0 (no adversary) or a positive number.")
+            raise InputError(
+                f"adversary_lr = {self.adversary_lr}: expected 0 (no adversary) or a positive number."
+            )
         if self.pretrain_steps is None or self.pretrain_steps < 0:
             raise InputError(f"pretrain_steps = {self.pretrain_steps}: expected 0 or more steps.")
         if self.adversary_lr and (self.eta or self.remove or self.backbone == "svm"):
