@@ -318,8 +318,8 @@ def test_nothing_proposed_is_no_claim_that_nothing_is_related(
     assert "cannot act" not in printed
     largest = max(found, key=lambda name: found[name][1])
     assert (
-        "No column is proposed from these 600 rows. That is not evidence that no column is related to SEX: by "
-        f"the intervals an association of up to {found[largest][1]:.2f} ({largest}) is possible."
+        "No column is proposed from these 600 rows. That is not evidence that no column is related to SEX: "
+        f"by the intervals an association of up to {found[largest][1]:.2f} ({largest}) is possible."
     ) in printed
 
 
