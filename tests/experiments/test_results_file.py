@@ -1,17 +1,16 @@
 """Several processes add to one file of results, and nothing is lost."""
 
-import subprocess
-import sys
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments import Schedule, Setting, run_settings
 from fairrf_lightning.experiments.results import ResultsFile
-
-SCRIPT = Path(__file__).parents[2] / "train.py"
 
 
 def _add(path: Path, process: int, rows: int) -> None:
@@ -35,15 +34,18 @@ def test_rows_of_processes_that_write_at_once_are_all_kept(tmp_path: Path) -> No
     assert [file.name for file in path.parent.iterdir() if file.suffix != ".lock"] == ["results.csv"]
 
 
-def test_two_grids_in_one_folder_lose_nothing(tmp_path: Path) -> None:
-    options = ["grid", "--data", "synthetic", "--data.n_rows", "300", "--epochs", "2", "--seeds", "2"]
-    options += ["--out", "shared", "--plot", "false", "--report", "false", "--workers", "1"]
-    runs = [
-        subprocess.Popen([sys.executable, str(SCRIPT), *options, "--eta", eta], cwd=tmp_path)
-        for eta in ("0.3,0.4", "0.7")
-    ]
-    assert [run.wait() for run in runs] == [0, 0]
-    results = pd.read_csv(tmp_path / "shared/results.csv")
+def test_a_grid_that_ends_while_another_one_trains_loses_nothing(tmp_path: Path) -> None:
+    path, schedule = tmp_path / "shared/results.csv", Schedule(epochs=2)
+    data = partial(SyntheticDataModule, n_rows=300)
+    others = [Setting(eta=eta) for eta in (0.0, 0.7)]
+
+    def run_another(work: int) -> None:
+        if work and not path.is_file():
+            run_settings(data, others, [0, 1], schedule, path=path)
+
+    mine = [Setting(eta=eta) for eta in (0.0, 0.3, 0.4)]
+    run_settings(data, mine, [0, 1], schedule, path=path, advance=run_another)
+    results = pd.read_csv(path)
     assert sorted(results["eta"]) == [0, 0, 0.3, 0.3, 0.4, 0.4, 0.7, 0.7]
     assert results["key"].is_unique
 
