@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from argparse import ArgumentError
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +19,6 @@ from typing import Any, Literal, get_args
 import pandas as pd
 import torch
 import yaml
-from jsonargparse import ArgumentError
 from lightning import LightningDataModule, LightningModule
 from lightning.pytorch.cli import instantiate_module
 from torch import Tensor

@@ -33,17 +33,17 @@ _NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint with one ``last.ckpt``, always the newest, that resumes bit for bit.
+    """ModelCheckpoint with a ``last.ckpt`` that is always the newest and resumes bit for bit.
 
-    Lightning's own writes ``last.ckpt`` only with a new best, and some of its moments to save cannot be
-    resumed from: after the last batch of an epoch it repeats or skips batches. Here the moments are:
+    Lightning's ModelCheckpoint writes ``last.ckpt`` only with a new best. Some of its checkpoints cannot be
+    resumed from: after the last batch of an epoch, a resumed run repeats or skips batches. This one saves
 
-    - the end of each epoch (or of every n-th, by ``every_n_epochs``), after validation;
-    - a validation within an epoch, when it has ended;
+    - at the end of each epoch (or of every n-th, by ``every_n_epochs``), after validation;
+    - after a validation within an epoch;
     - every ``every_n_train_steps`` steps or ``train_time_interval``, after the batch;
-    - a signal to stop, after the batch.
+    - on a signal to stop, after the batch.
 
-    The best checkpoint is chosen only when the monitored metric is of these very weights.
+    A checkpoint can become the best one only if the monitored metric was computed with its weights.
     """
 
     stop_request: StopRequest | None = None
@@ -51,7 +51,7 @@ class BestCheckpoint(ModelCheckpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the folder."""
         with warnings.catch_warnings():
-            # An error below, or a resumed run in its own folder.
+            # on_fit_start raises an error instead, except for a resumed run in its own folder.
             warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
             super().setup(trainer, pl_module, stage)
         self._due = self._validated = self._stopping = False
@@ -60,12 +60,13 @@ class BestCheckpoint(ModelCheckpoint):
         self._is_off = bool(getattr(trainer, "fast_dev_run", False))
         if self.save_on_exception or self._save_on_train_epoch_end is False:
             raise InputError(
-                "--checkpoint.save_on_exception and save_on_train_epoch_end: these moments cannot be resumed "
-                "from exactly.\nLeave them out; last.ckpt is saved after each epoch and on SIGTERM or Ctrl-C."
+                "--checkpoint.save_on_exception and save_on_train_epoch_end: such checkpoints cannot be "
+                "resumed from exactly.\n"
+                "Leave them out; last.ckpt is saved after each epoch and on SIGTERM or Ctrl-C."
             )
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make sure that the folder is not another run's, and tidy up what a killed run left."""
+        """Raise if the folder has checkpoints of another run; delete unfinished files of a killed one."""
         del pl_module
         folder = Path(str(self.dirpath))
         if trainer.is_global_zero and trainer.ckpt_path:
@@ -115,7 +116,7 @@ class BestCheckpoint(ModelCheckpoint):
             self._save_last(trainer, stop=stop)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that the metrics are new; save after a validation within an epoch."""
+        """Mark the metrics as new; save after a validation within an epoch."""
         del pl_module
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or self._is_off:
             return
@@ -144,7 +145,7 @@ class BestCheckpoint(ModelCheckpoint):
             self._unstepped = {}
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stop listening; save what has not been saved."""
+        """Stop listening; save the last steps."""
         del pl_module
         if self.stop_request is not None:
             self.stop_request.ignore()
@@ -152,17 +153,17 @@ class BestCheckpoint(ModelCheckpoint):
             self._save_last(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stop listening; what the loops are in the midst of cannot be resumed from."""
+        """Stop listening; the loops are in a state that cannot be resumed from."""
         del trainer, pl_module, exception
         if self.stop_request is not None:
             self.stop_request.ignore()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
+        """Return the state that a resumed run needs."""
         return super().state_dict() | {"stopping": self._stopping, "unstepped": self._unstepped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume from the checkpoint, also if the run's folder was moved or is spelt otherwise."""
+        """Restore the state, also if the folder of the run was moved or is spelt differently."""
         self._stopping = bool(state_dict.get("stopping"))
         self._unstepped = dict(state_dict.get("unstepped", {}))
         super().load_state_dict(_moved(state_dict, str(self.dirpath)))
@@ -170,7 +171,7 @@ class BestCheckpoint(ModelCheckpoint):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Note the step, which Lightning restores later and without a check."""
+        """Keep the step, which Lightning restores later and without a check."""
         del trainer, pl_module
         self._resumed_step = checkpoint.get("global_step")
 
@@ -183,7 +184,7 @@ class BestCheckpoint(ModelCheckpoint):
         return bool(trainer.strategy.broadcast(waited >= self._train_time_interval.total_seconds()))
 
     def _save_both(self, trainer: Trainer, *, stop: bool) -> None:
-        # The best first: last.ckpt says which one that is, and must not be ahead of it.
+        # The best first: last.ckpt names it, and must not be ahead of it.
         self._save_best(trainer)
         if self.save_last or stop:
             self._save_last(trainer, stop=stop)
@@ -194,7 +195,7 @@ class BestCheckpoint(ModelCheckpoint):
         self._validated = False
 
     def _has_new_metric(self, trainer: Trainer) -> bool:
-        if self.monitor is None:  # the newest is no better than others, and last.ckpt is the newest
+        if self.monitor is None:  # without a monitor the newest is the best, which is last.ckpt
             return not self.save_last or self.save_top_k == -1
         trained = trainer.fit_loop.epoch_loop._results.valid_items()  # noqa: SLF001
         return self._validated or any(item.meta.name == self.monitor for _, item in trained)
@@ -215,9 +216,9 @@ class BestCheckpoint(ModelCheckpoint):
 
 
 class PenalisedCheckpoint(ModelCheckpoint):
-    """Lightning's ModelCheckpoint for a fairness gap: it skips models whose gap means nothing.
+    """ModelCheckpoint for a fairness gap: it skips models whose gap carries no information.
 
-    It skips the epochs of pretraining, and models that give every validation row the same decision (where
+    These are the epochs of pretraining, and models that give every validation row the same decision (where
     ``val_positive_share`` is logged, as FairRFModule does). An untrained model has no gap, so the
     smallest gap alone would choose it. The arguments are those of ModelCheckpoint.
     """
@@ -234,20 +235,20 @@ class PenalisedCheckpoint(ModelCheckpoint):
 
 
 def chosen_by(trainer: Trainer) -> ModelCheckpoint | None:
-    """Return the callback whose best checkpoint is that of the run: the built-in one, if there is one.
+    """Return the callback that chooses the best checkpoint of the run: the built-in one, if there is one.
 
-    ``trainer.checkpoint_callback`` is the first one, so a callback of the user's that keeps another
-    checkpoint as well, perhaps chosen by the sensitive attribute, would take its place.
+    ``trainer.checkpoint_callback`` is the first one, which may be a callback of the user's that chooses by
+    the sensitive attribute.
     """
     found = [item for item in trainer.checkpoint_callbacks if isinstance(item, ModelCheckpoint)]
     return next((item for item in found if isinstance(item, BestCheckpoint)), found[0] if found else None)
 
 
 def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Return the state with the paths that the same files have now, in ``folder``.
+    """Return the state with the current paths of its files, in ``folder``.
 
-    Lightning compares paths as text: for another spelling it would forget the best score, or delete the new
-    best file as if it were the previous one. Unchanged if the files are not in ``folder``.
+    Lightning compares paths as text. With another spelling it would forget the best score, or delete the new
+    best file as if it were the previous one. The state is unchanged if the files are not in ``folder``.
     """
     scores: dict[str, Any] = state.get("best_k_models", {})
     moved = {path: str(Path(folder) / Path(path).name) for path in scores}
@@ -260,7 +261,7 @@ def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _plateau_values(trainer: Trainer) -> dict[str, float]:
-    """Return what ReduceLROnPlateau is stepped with after this epoch: Lightning saves before that step."""
+    """Return the values for the next step of ReduceLROnPlateau, because Lightning saves before that step."""
     return {
         config.monitor: float(trainer.callback_metrics[config.monitor])
         for config in trainer.lr_scheduler_configs
@@ -272,13 +273,13 @@ def _plateau_values(trainer: Trainer) -> dict[str, float]:
 
 
 def _validates_now(trainer: Trainer) -> bool:
-    """Whether a validation follows this batch."""
+    """Return whether a validation follows this batch."""
     fetcher: Any = trainer.fit_loop._data_fetcher  # noqa: SLF001
     return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)  # noqa: SLF001
 
 
 class StoppedBySignal(SystemExit):
-    """The end of a process that a signal has stopped: 143 for SIGTERM, 130 for Ctrl-C."""
+    """Ends a process that was stopped by a signal: exit code 143 for SIGTERM, 130 for Ctrl-C."""
 
     def __init__(self, number: int, resume: str = "") -> None:
         super().__init__(128 + number)
@@ -286,9 +287,9 @@ class StoppedBySignal(SystemExit):
         self._resume = resume
 
     def explain(self) -> None:
-        """Print what has stopped the process, and how to resume."""
+        """Print the signal and the command that resumes."""
         name = _NAMES[signal.Signals(self._number)]
-        rank_zero_only(_print)(f"\nStopped by {name}; {self._resume or 'nothing was saved by that.'}")
+        rank_zero_only(_print)(f"\nStopped by {name}; {self._resume or 'nothing was saved.'}")
 
 
 @contextmanager
@@ -302,7 +303,7 @@ def exit_by_signal() -> Iterator[None]:
 
 
 def _handle(handler: _Handler) -> dict[int, Any]:
-    """Set the handler of our signals and return the previous ones; Python allows the main thread only."""
+    """Set the handler of our signals and return the previous ones; only the main thread can set them."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     return {number: signal.signal(number, handler) for number in _SIGNALS}
@@ -319,7 +320,7 @@ def _stop_now(number: int, frame: FrameType | None) -> NoReturn:
 
 
 class StopRequest:
-    """Notes the first SIGTERM or Ctrl-C, so that training can save and stop after a batch.
+    """Records the first SIGTERM or Ctrl-C, so that training can save and stop after a batch.
 
     A second signal stops at once.
 
@@ -333,14 +334,14 @@ class StopRequest:
         self._before: dict[int, Any] = {}
 
     def listen(self) -> None:
-        """Take the place of Lightning's handlers, which end with code 0 or 1."""
+        """Replace Lightning's handlers, which exit with code 0 or 1."""
         if self._before:
             return
         self._number = 0
         self._before = _handle(self._note)
 
     def ignore(self) -> None:
-        """Put back the handlers that :meth:`listen` found."""
+        """Restore the handlers that :meth:`listen` replaced."""
         _put_back(self._before)
         self._before = {}
 
@@ -350,15 +351,15 @@ class StopRequest:
         self._number = number
 
     def agreed(self, trainer: Trainer) -> bool:
-        """Whether a process of the run was asked to stop; the same answer in all of them."""
+        """Return whether any process of the run was asked to stop; all processes agree."""
         if trainer.world_size == 1:
             return self._number > 0
         return bool(trainer.strategy.reduce_boolean_decision(self._number > 0, all=False))
 
     def stop(self, trainer: Trainer, path: str) -> NoReturn:
-        """End the process, with the command that resumes from ``path``."""
+        """Exit and print the command that resumes from ``path``."""
         self.ignore()
-        # Lightning's launcher takes another code of a process that it started for a crash.
+        # Lightning's launcher treats any other code of a process that it started as a crash.
         if trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ:
             raise SystemExit(0)
         resume = f"step {trainer.global_step} is saved.\nResume with: {resume_command(self._args, path)}"
@@ -366,7 +367,7 @@ class StopRequest:
 
 
 def resume_command(args: Sequence[str], path: str) -> str:
-    """Return the command line of this process, with ``--ckpt_path``.
+    """Return the command that resumes: the arguments of this process with ``--ckpt_path``.
 
     >>> command = resume_command(["fit", "--ckpt_path", "old.ckpt", "--data", "adult"], "last.ckpt")
     >>> command.partition(" fit")[2]

@@ -7,12 +7,11 @@ import platform
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch.distributed as dist
-from jsonargparse import Namespace
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
@@ -20,6 +19,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.errors import InputError, diverged, writing_to
 from fairrf_lightning.files import write_csv, write_text
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 _PACKAGES = ("fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "jsonargparse")
 
@@ -31,7 +33,7 @@ class RunRecord(SaveConfigCallback):
         super().__init__(parser, config, save_to_log_dir=False)
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Write both files; ``validate``, ``test`` and ``predict`` leave no run behind."""
+        """Write both files for ``fit``; other commands write no run."""
         del pl_module
         directory = run_directory(trainer)
         if stage != "fit" or directory is None:
@@ -50,7 +52,7 @@ class RunRecord(SaveConfigCallback):
 
 
 def add_to_record(trainer: Trainer, **facts: Any) -> None:
-    """Add facts that are known at the end to the run's ``run.json``; a run without one is left alone."""
+    """Add facts to the run's ``run.json``, if it has one."""
     directory = run_directory(trainer)
     if directory is None or not (path := directory / "run.json").is_file():
         return
@@ -63,7 +65,7 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 
 
 def _resolved(config: Namespace, trainer: Trainer) -> Namespace:
-    """Return the config with the values that defaults stand for on these data."""
+    """Return the config with defaults that depend on the data replaced by their values."""
     config = config.clone()
     data: Any = getattr(trainer, "datamodule", None)
     options = config.get("data.init_args") or {}
@@ -73,12 +75,12 @@ def _resolved(config: Namespace, trainer: Trainer) -> Namespace:
         if isinstance(callback, LambdaUpdateCallback) and callback.every_n_steps == "auto":
             config["lambda_update.every_n_steps"] = callback.update_interval
         if isinstance(callback, LambdaUpdateCallback) and callback.penalty is not None:
-            config["lambda_update.beta"] = None  # it took the place of the built-in one, which has no effect
+            config["lambda_update.beta"] = None  # it replaces the built-in callback, whose beta has no effect
     return config
 
 
 def run_directory(trainer: Trainer) -> Path | None:
-    """Return the folder of this run, the one that the checkpoints' folder is in."""
+    """Return the folder of this run, which contains the folder of its checkpoints."""
     if not trainer.loggers:
         return None
     logger = trainer.loggers[0]
@@ -88,12 +90,12 @@ def run_directory(trainer: Trainer) -> Path | None:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions that figures depend on."""
+    """Return the versions of the packages that results depend on."""
     return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
 
 
 def describe_data(trainer: Trainer) -> dict[str, Any]:
-    """Return what is known of the data: rows, columns and their roles; nothing of a foreign data module."""
+    """Return rows, columns and their roles; empty for a data module that is not ours."""
     data: Any = getattr(trainer, "datamodule", None)
     if not hasattr(data, "feature_names"):
         return {}
@@ -112,7 +114,7 @@ def describe_data(trainer: Trainer) -> dict[str, Any]:
 
 
 class PredictionWriter(Callback):
-    """Writes one line per row: its number in the table, probability and decision, and what is known of it.
+    """Writes one line per row: its number in the table, its probability and the decision.
 
     Label (``target``, 0 or 1) and sensitive attribute are added where the data have them, so that ``audit``
     can read the file.

@@ -32,11 +32,11 @@ def theorem_2(rho_fs: float, rho_fp: float) -> tuple[float, float]:
     """Bound ``rho(S, p)`` by one feature that correlates with S but hardly with p (Theorem 2).
 
     With ``rho_fs = cos(alpha)`` and ``rho_fp = sin(delta)`` it lies within ``-+ sin(alpha + delta)``.
-    The paper does not say that this needs ``alpha + delta <= pi / 2``: beyond, nothing is known, and the
-    interval is [-1, 1].
+    The paper does not mention the condition ``alpha + delta <= pi / 2``. Beyond it nothing is known, and
+    the interval is [-1, 1].
 
     Args:
-        rho_fs: Least correlation of the feature with S; its sign does not matter.
+        rho_fs: Smallest correlation of the feature with S; its sign does not matter.
         rho_fp: Largest absolute correlation of the feature with the prediction.
 
     >>> low, high = theorem_2(0.8, 0.0)

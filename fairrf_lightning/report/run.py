@@ -115,7 +115,14 @@ def run_facts(
             if constant
             else gaps_verdict(gaps, accuracy)
             if gaps
-            else unmeasured_verdict(accuracy, training, certificate, compared, found.dependences)
+            else unmeasured_verdict(
+                accuracy,
+                training,
+                certificate,
+                against=compared,
+                dependences=found.dependences,
+                other=other,
+            )
         )
     has_groups = bool(gaps or (audit is None and found.reason))
     return Facts(

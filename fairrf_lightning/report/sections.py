@@ -114,16 +114,19 @@ def unknown_section(facts: Facts) -> Section | None:
     if not facts.next_steps:
         return None
     text = (
-        "No column says which group a row belongs to. Whether decisions differ between groups can therefore "
-        "not be measured. A small dependence on the related features is no proof that they do not differ."
+        "The data do not contain the sensitive attribute S, such as sex or race. Whether decisions differ "
+        "between its groups can therefore not be measured. A small dependence on the related features does "
+        "not prove that they do not differ. If a column of the table has the groups, name it by --groups."
     )
-    change = f"{len(facts.next_steps)} things would change that:"
+    change = "Otherwise two things would change that:"
     return Section("unknown", "What cannot be known from these data", [text, change], steps=facts.next_steps)
 
 
-def gaps_section(facts: Facts) -> Section:
+def gaps_section(facts: Facts) -> Section | None:
     """Gaps with their intervals."""
     title = "Gaps between groups"
+    if facts.next_steps:
+        return None  # unknown_section has it
     if not facts.gaps:
         return _empty("gaps", title, facts)
     text = (
@@ -144,9 +147,11 @@ def gaps_section(facts: Facts) -> Section:
     )
 
 
-def groups_section(facts: Facts) -> Section:
+def groups_section(facts: Facts) -> Section | None:
     """Rates of each group."""
     title = "Rates of each group"
+    if facts.next_steps:
+        return None
     if not facts.groups:
         return _empty("groups", title, facts)
     rates = list(dict.fromkeys(rate for row in facts.groups for rate in row.rates))
@@ -176,7 +181,9 @@ def comparison_section(facts: Facts) -> Section:
     title = "Comparison with another model"
     if not facts.other:
         return _empty("comparison", title, facts)
-    text = f"{facts.subject} compared with {facts.other}. A negative change of a gap is a smaller gap."
+    text = f"{facts.subject} compared with {facts.other}."
+    if facts.gaps:
+        text += " A negative change of a gap is a smaller gap."
     if any(gap.mode == "prob" and gap.difference for gap in facts.gaps):
         text += (
             " These are gaps of decisions. Gaps of probabilities are in the table above; they also shrink "
@@ -214,7 +221,7 @@ def dependence_section(facts: Facts) -> Section | None:
             lower = sum(of.value < (of.other or 0) for of in others.values())
             text += f" R is lower than that of {facts.other} for {lower} of {len(others)} related features."
         else:
-            text += " To see the effect of the penalty, compare with a vanilla model (next section)."
+            text += " To see its effect, compare with a vanilla model: the section on comparison says how."
         title = f"Penalty R of each related feature, {facts.split}"
     elif training is not None and training.penalties:
         values = {of.feature: of.at(training.chosen_epoch) for of in training.penalties}
@@ -354,10 +361,10 @@ def limits_section(facts: Facts) -> Section:
 SECTIONS: tuple[Callable[[Facts], Section | None], ...] = (
     notices_section,
     verdict_section,
-    unknown_section,
     gaps_section,
     groups_section,
     dependence_section,
+    unknown_section,
     comparison_section,
     front_section,
     training_section,

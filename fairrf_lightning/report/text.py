@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -184,12 +185,14 @@ def unmeasured_verdict(
     accuracy: Estimate | None,
     training: Training | None,
     certificate: CertificateFacts | None,
+    *,
     against: AccuracyAgainst | None = None,
     dependences: Sequence[Dependence] = (),
+    other: str = "",
 ) -> Verdict:
     """Return the headline where the sensitive attribute is not known."""
     measured = [
-        f"Dependence on {of.feature} (penalty R) is {of.value:.3f} against {of.other:.3f}."
+        f"Dependence on {of.feature} (penalty R) is {of.value:.3f}, {other} has {of.other:.3f}."
         for of in dependences
         if of.other is not None
     ]
@@ -208,8 +211,8 @@ def same_decision_title() -> str:
 
 def without_headline(notices: Iterable[str], verdict: Verdict) -> list[str]:
     """Return each notice once, without one that the headline already states."""
-    headline = verdict.title.casefold()
-    return [line for line in dict.fromkeys(notices) if line.rstrip(".").casefold() != headline]
+    headline = _start(verdict.title)
+    return [line for line in dict.fromkeys(notices) if _start(line) != headline]
 
 
 def several_gaps(gaps: Sequence[MeasuredGap]) -> list[str]:
@@ -230,6 +233,11 @@ def accuracy_sentences(accuracy: Estimate | None, against: AccuracyAgainst | Non
     ends = f" (95 % interval {interval(change)}), {against.change}" if change.has_interval else ""
     values = f"{percent(accuracy.value)} against {percent(against.other.value)}"
     return [f"Accuracy is {values}: {points(change.value, signed=True)}{ends}."]
+
+
+def _start(text: str) -> str:
+    """Return a sentence up to its first mark; what follows is worded differently in notices."""
+    return re.split(r"[,:;.]", text.casefold())[0]
 
 
 def _rates(label: str, between: str) -> str:

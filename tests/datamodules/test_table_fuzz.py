@@ -56,6 +56,7 @@ def trains_or_explains(content: bytes, name: str = "people.csv", **options: Any)
     ("content", "outcome"),
     [
         (b"", "is empty"),
+        (b"PK\x03\x04 a sheet", "is an Excel workbook .* Save the sheet as CSV"),
         (b"\n\n", "is empty"),
         (HEADER.encode(), "but no rows"),
         ((HEADER + "30,x,f,yes\n").encode(), "has 1 value"),

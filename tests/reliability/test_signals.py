@@ -81,4 +81,4 @@ def test_two_processes_stop_together(whole: Path, tmp_path: Path) -> None:
 def test_without_checkpoints_a_signal_still_has_its_code(tmp_path: Path) -> None:
     code, printed = interrupt(signal.SIGTERM, [*SMALL, "--trainer.enable_checkpointing=false"], tmp_path)
     assert code == 143, printed
-    assert "Stopped by SIGTERM; nothing was saved by that." in printed
+    assert "Stopped by SIGTERM; nothing was saved." in printed

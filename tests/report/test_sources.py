@@ -71,7 +71,9 @@ def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
     assert facts.groups[0].note == "too few rows"
     assert facts.split == "2 rows"
     assert not facts.limits
-    assert not gaps_section(facts).plots, "an empty axis shows nothing"
+    section = gaps_section(facts)
+    assert section is not None
+    assert not section.plots, "an empty axis shows nothing"
     assert "No gap is estimable from these rows" in render_page(facts, sections(facts))
 
 
@@ -122,6 +124,22 @@ def test_why_there_is_nothing_to_compare_is_said(
     assert expected in audit_facts(result).verdict.sentences
     print_audit(result)
     assert expected in capsys.readouterr().out
+
+
+def test_the_headline_of_a_nearly_constant_model_names_no_gap() -> None:
+    rng = np.random.default_rng(0)
+    groups = pd.DataFrame({"sex": ["f", "m"] * 1000})
+    probs = np.where(np.arange(2000) < 3, 0.9, 0.1)
+    source = {"path": "p.csv", "data": None, "split": None, "against": None}
+    target = rng.integers(0, 2, 2000)
+    facts = audit_facts(audit(Scores.of_arrays(target, probs[None], groups, source=source)).to_dict())
+    title = facts.verdict.title
+    assert title.startswith(
+        "Almost every decision is the same: 99.9 % are negative, balanced accuracy is 0.5"
+    )
+    assert "small" not in title
+    assert not any("dDP" in line or "gap" in line for line in facts.verdict.sentences)
+    assert not facts.notices, "the headline has it"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,10 @@ from tests.tracking.wandb_server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = str(cache_dir())  # before the tests' home is another
+# The real client; its agent only looks more often than each 5 seconds for the end of a run.
+IMPATIENT = (
+    "import wandb.wandb_agent as of; of.Agent.POLL_INTERVAL = 0.2; from wandb.cli.cli import cli; cli()"
+)
 DRAWN = {"model.eta": 0.31, "lambda_update.beta": 0.7, "seed_everything": 3}
 
 
@@ -21,8 +25,9 @@ def test_an_agent_trains_what_the_server_draws(server: Server, tmp_path: Path) -
     assert "wandb agent me/lightning_logs/sweep0" in made.stderr
     config = yaml.safe_load(server.sweeps["sweep0"])
     assert set(config["parameters"]) == set(DRAWN)
-    # A server may fix more than it draws: one epoch is enough here.
-    arguments = {name: {"value": value} for name, value in (DRAWN | {"trainer.max_epochs": 1}).items()}
+    # A server may fix more than it draws: a few batches are enough here.
+    few = {"trainer.max_epochs": 1, "trainer.limit_train_batches": 20}
+    arguments = {name: {"value": value} for name, value in (DRAWN | few).items()}
     server.commands = [{"type": "run", "run_id": "drawn", "program": config["program"], "args": arguments}]
     _wandb(server, tmp_path, "agent", "--count", "1", "me/lightning_logs/sweep0")
     (run,) = server.runs.values()
@@ -44,7 +49,7 @@ def _wandb(server: Server, folder: Path, *args: str) -> subprocess.CompletedProc
     environment = os.environ | server.environment() | {"FAIRRF_CACHE": CACHE}
     environment |= {"PATH": f"{own}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, "-m", "wandb", *args],
+        [sys.executable, "-c", IMPATIENT, *args],
         cwd=folder,
         env=environment,
         stdin=subprocess.DEVNULL,
