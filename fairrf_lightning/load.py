@@ -45,7 +45,7 @@ from fairrf_lightning.presets import preset, preset_names
 Split = Literal["train", "val", "test"]
 _OTHER_MODELS = (
     "Checkpoints of FairRFModule with a data module of this package can be loaded. For other models, write "
-    "the predictions to a file and audit that (--predictions)."
+    "the predictions to a file and audit that file."
 )
 
 

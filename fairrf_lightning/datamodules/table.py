@@ -210,7 +210,7 @@ class TableDataModule(TabularDataModule):
         if self.path.is_dir():
             raise InputError(
                 f"groups: other columns than S are not read from a directory ({self.path}); predict, join "
-                "the columns to the predictions and audit that file (--predictions)"
+                "the columns to the predictions and audit that file"
             )
         raw = read_file(self.path, self.encoding, self.delimiter)
         for name in names:

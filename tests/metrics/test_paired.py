@@ -255,7 +255,7 @@ def test_the_limits_stay_within_what_is_possible() -> None:
 @pytest.mark.parametrize("rows", [100, 2000])
 def test_the_difference_of_two_proportions_is_covered(shares: tuple[float, float], rows: int) -> None:
     rng = np.random.default_rng(0)
-    samples = rng.multinomial(rows, [*shares, 1 - sum(shares)], size=1000)
+    samples = rng.multinomial(rows, [*shares, 1 - sum(shares)], size=2000)
     limits = [paired_difference_interval(int(b), int(c), rows) for b, c, _ in samples]
     covered = [low <= shares[0] - shares[1] <= high for low, high in limits]
     assert 0.93 <= np.mean(covered) <= 0.97
