@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from importlib import import_module
@@ -28,6 +29,17 @@ def class_path(class_type: type[Any]) -> str:
     'pathlib.Path'
     """
     return f"{class_type.__module__}.{class_type.__qualname__}"
+
+
+def accepted_options(class_type: type[Any]) -> list[str]:
+    """Return the arguments of a class, including those that it passes to its base by ``**kwargs``."""
+    names: list[str] = []
+    for owner in class_type.__mro__:
+        parameters = inspect.signature(owner).parameters.values()
+        names += [item.name for item in parameters if item.kind is not item.VAR_KEYWORD]
+        if all(item.kind is not item.VAR_KEYWORD for item in parameters):
+            break
+    return list(dict.fromkeys(names))
 
 
 def plain_values(value: Any) -> Any:

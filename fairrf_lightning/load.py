@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from argparse import ArgumentError
@@ -34,7 +33,7 @@ from fairrf_lightning.checkpoints import (
     plain_parameters,
     restoring,
 )
-from fairrf_lightning.class_paths import class_path, import_class
+from fairrf_lightning.class_paths import accepted_options, class_path, import_class
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
@@ -357,7 +356,7 @@ def _make(class_type: type[Any], options: Mapping[str, Any], path: Path) -> Any:
     kind = LightningModule if issubclass(class_type, LightningModule) else LightningDataModule
     try:
         # Lightning also saves the arguments of base classes, which a subclass need not accept.
-        accepted = {name: options[name] for name in _accepted(class_type) if name in options}
+        accepted = {name: options[name] for name in accepted_options(class_type) if name in options}
         return instantiate_module(kind, {**accepted, "_class_path": class_path(class_type)})
     except (ArgumentError, ValueError, TypeError) as error:
         cause: BaseException | None = error
@@ -370,17 +369,6 @@ def _make(class_type: type[Any], options: Mapping[str, Any], path: Path) -> Any:
         reason = text.strip().partition("\n")[0]
         what = "model" if kind is LightningModule else "data"
         raise InputError(f"{path}: its options of the {what} cannot be used ({reason}).") from error
-
-
-def _accepted(class_type: type[Any]) -> set[str]:
-    """Return the arguments of a class, including those that it passes to its base by ``**kwargs``."""
-    names: set[str] = set()
-    for owner in class_type.__mro__:
-        parameters = inspect.signature(owner).parameters.values()
-        names |= {item.name for item in parameters if item.kind is not item.VAR_KEYWORD}
-        if all(item.kind is not item.VAR_KEYWORD for item in parameters):
-            break
-    return names
 
 
 def _restore(module: FairRFModule, data: TabularDataModule, checkpoint: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Keeps what Lightning says at its start to itself, where no trainer is going to run."""
+"""Silences the messages of Lightning where no training is to be followed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
-    """Let Lightning's loggers pass warnings only; its lines on GPUs, seeds and tips are left out."""
+    """Let Lightning log warnings only, without its lines on GPUs, seeds and tips."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -290,7 +290,7 @@ def _case_study(data: str) -> dict[str, Judge]:
         f"lambda is small for features that predict Y ({data})": partial(
             _lambda_follows, data=data, other="rho_y", sign=-1
         ),
-        f"lambda is large for those that tell S ({data})": partial(
+        f"lambda is large for features associated with S ({data})": partial(
             _lambda_follows, data=data, other="rho_s", sign=1
         ),
     }

@@ -31,8 +31,8 @@ Written by `python train.py reproduce` from {runs:,} trained models; do not edit
 mean ± the standard deviation over {seeds} seeds, each with its own split, initialisation and order,
 on the test split. *Gap* is the largest minus the smallest rate of the groups; *dev.* is the authors' measure,
 the mean deviation from the mean rate (half the gap with two groups), which their tables print. Settings are
-chosen on the validation split within a budget of accuracy ({budgets}): *with S*, as the paper, the smallest
-sum of both gaps; *without S* the strongest penalty. A setting is eligible only with a {rule},
+chosen on the validation split within a budget of accuracy ({budgets}): *with S*, as in the paper, the
+smallest sum of both gaps; *without S*, the strongest penalty. A setting is eligible only with a {rule},
 on validation; a method without an eligible setting is shown with its most accurate one. ARL is tried with
 several learning rates of its adversary (*without S* the most accurate on validation), KSMOTE with a few eta.
 """
@@ -185,11 +185,11 @@ def _case_study(runs: pd.DataFrame, data: str) -> Iterator[str]:
 def _findings(results: pd.DataFrame) -> Iterator[str]:
     if findings := judge(results, CLAIMS):
         yield f"## Ledger of claims\n\n{RULE}\n"
-        yield "| | claim | measured | verdict |\n|---|---|---|---|"
+        yield "| | claim | measured | outcome |\n|---|---|---|---|"
         yield from map(_finding, findings)
     if findings := judge(results, CHECKS):
         yield "\n## Checks beyond the paper (S out of the inputs)\n"
-        yield "| | check | measured | verdict |\n|---|---|---|---|"
+        yield "| | check | measured | outcome |\n|---|---|---|---|"
         yield from map(_finding, findings)
 
 

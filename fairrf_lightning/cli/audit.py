@@ -24,6 +24,7 @@ from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import evaluate
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
+from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
 
@@ -110,7 +111,8 @@ def audit_command(
         rows = evaluate(data.load(source, trust or ()), split, names)
         if not len(rows.attributes.columns):
             raise InputError("the data name no sensitive attribute: name columns by --groups.")
-        other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
+        with quiet_lightning():  # the rows are the same, and were described above
+            other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
         scores = score_checkpoint(rows, other, threshold)
     else:
         if data.options or data.name:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -10,7 +9,7 @@ from difflib import get_close_matches
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.class_paths import accepted_options, import_class
 from fairrf_lightning.errors import InputError, did_you_mean
 
 _NOISE = re.compile(
@@ -74,7 +73,7 @@ def is_input_error(error: BaseException) -> bool:
 
 
 def explain(error: BaseException) -> str:
-    """Return our own message if one is behind the error, else the telling lines of the parser's."""
+    """Return our own message if it caused the error, else the useful lines of the parser's message."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InputError):
@@ -82,17 +81,17 @@ def explain(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     if re.search(r"arguments are required: (\w+\.)?data$", str(error)):
         return "no data: name a data set, for example --data adult."
-    return _telling(str(error)) + _suggestion(str(error))
+    return _useful_lines(str(error)) + _suggestion(str(error))
 
 
-def _telling(message: str) -> str:
+def _useful_lines(message: str) -> str:
     if not _OF_THE_PARSER.search(message):
         return message
     kept = [_plain(line) for line in message.splitlines() if line.strip() and not _NOISE.search(line)]
     value = re.search(r"Given value: (?!NestedArg|Namespace)(.+)", message)
     if value is not None and value[1] not in " ".join(kept):
         kept.append(f"Got value: {value[1]}")
-    # Each member of a union says the same again.
+    # Each member of a union repeats the message.
     return "; ".join(dict.fromkeys(kept)).replace(":; ", ": ")
 
 
@@ -110,15 +109,4 @@ def _suggestion(message: str) -> str:
         return ""
     if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
         return ": --method constrain_s, remove_r and ksmote are not available with these data."
-    return "; " + did_you_mean(option[1], dict.fromkeys(accepted_options(import_class(owner[1]))))
-
-
-def accepted_options(owner: type) -> list[str]:
-    """Return the options of a class, also those that it hands on to its base by ``**kwargs``."""
-    names = []
-    for cls in owner.__mro__:
-        parameters = list(inspect.signature(cls).parameters.values())
-        names += [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
-        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
-            break
-    return names
+    return "; " + did_you_mean(option[1], accepted_options(import_class(owner[1])))

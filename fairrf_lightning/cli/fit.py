@@ -37,8 +37,8 @@ from fairrf_lightning.checkpoints import (
     load_checkpoint,
     restoring,
 )
-from fairrf_lightning.class_paths import import_class
-from fairrf_lightning.cli.errors import accepted_options, explain
+from fairrf_lightning.class_paths import accepted_options, import_class
+from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.methods import METHOD_HELP
 from fairrf_lightning.cli.output import (
     ProgressLine,
@@ -71,7 +71,7 @@ class FairRFCLI(LightningCLI):
         parser.set_defaults({"model": {"class_path": "fairrf_lightning.FairRFModule"}})
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse, and look at the checkpoint before Lightning does."""
+        """Parse the arguments, and check the checkpoint before Lightning loads it."""
         self._given = list(args)
         if (path := dict(_pairs(self._given)).get("--ckpt_path", "")).endswith(_TABLES):
             raise InputError(
@@ -107,11 +107,11 @@ class FairRFCLI(LightningCLI):
         replace_wandb_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
-            # Lightning says so of the checkpoint callback, which has nothing to do here.
+            # A warning about the checkpoint callback, which is not used here.
             warnings.filterwarnings("ignore", message="The dirpath has changed")
 
     def after_instantiate_classes(self) -> None:
-        """Build the model for the data now: some callbacks copy it before Lightning's own setup."""
+        """Build the model for the data now: some callbacks copy it before Lightning calls setup."""
         if self.subcommand != "fit":
             return  # a table's columns may be known from the checkpoint only, which is not restored yet
         if isinstance(self.model, FairRFModule) and hasattr(self.datamodule, "related_columns"):
@@ -123,7 +123,7 @@ class FairRFCLI(LightningCLI):
         self._use_given_optimizer()
 
     def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
-        """Wait for the parameters: :meth:`after_instantiate_classes` builds the model."""
+        """Do nothing yet: :meth:`after_instantiate_classes` builds the model, then its optimiser."""
 
     def _use_given_optimizer(self) -> None:
         if self._get(self.config, "optimizer") and not any(True for _ in self.model.parameters()):
@@ -166,7 +166,7 @@ class FairRFCLI(LightningCLI):
             self.trainer.fit(**kwargs)
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Run the command, and end with what the reader must know about the model."""
+        """Run the command, then print the notices about the model."""
         super()._run_subcommand(subcommand)
         if not self.trainer.state.finished:
             return
@@ -183,7 +183,7 @@ class FairRFCLI(LightningCLI):
             print_next_commands(self.trainer)
 
     def after_fit(self) -> None:
-        """Test the chosen checkpoint; without one, the last, or the weights at hand."""
+        """Test the chosen checkpoint, or else the last one, or else the current weights."""
         if getattr(self.trainer, "fast_dev_run", False):
             return
         if not is_overridden("test_step", self.model):
@@ -283,7 +283,7 @@ def _prepare_checkpoint(config: Any) -> None:
         not issubclass(import_class(config.model.class_path), FairRFModule)
         and options.monitor == "val_objective"
     ):
-        options.monitor = None  # another module need not log it
+        options.monitor = None  # other modules may not log it
     if "_acc" in (options.monitor or ""):
         options.mode = "max"
     if options.filename is None and options.save_top_k == 1 and options.monitor is not None:

@@ -214,7 +214,7 @@ def print_notices(
     fitted: bool = False,
     resumed_at: int | None = None,
 ) -> list[str]:
-    """Print what the reader must know about the model, on rank zero; return the sentences."""
+    """Print the notices about the model on rank zero, and return them."""
     if not trainer.is_global_zero:
         return []
     notices = model_notices(trainer, module, stage, fitted=fitted, resumed_at=resumed_at)

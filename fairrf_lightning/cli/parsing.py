@@ -122,7 +122,7 @@ class _Parameter:
 
     @property
     def label(self) -> str:
-        """How the help shows it."""
+        """Name and placeholder in the help."""
         if self.is_positional:
             return self.name
         option = f"--{self.name}"

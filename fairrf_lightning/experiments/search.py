@@ -51,7 +51,7 @@ _VANILLA = "vanilla_"  # prefix of the measures of a trial's structure with eta 
 _PAUSE = 0.5  # seconds between looks at the database while other processes finish
 _CLASSES = {"mlp": "MLP", "linear": "Linear", "svm": "LinearSVM"}
 Measures: TypeAlias = dict[str, list[float]]  # by name, one per seed
-Trained: TypeAlias = Iterator[tuple[Trial, Measures, str]]  # the text is the reason if there are none
+Trained: TypeAlias = Iterator[tuple[Trial, Measures, str]]  # the text is the reason if there are no measures
 Advance: TypeAlias = Callable[[float], None]
 AfterBatch: TypeAlias = Callable[[pd.DataFrame], None]
 
@@ -282,7 +282,7 @@ class _Search:
             if len(trials) == 1:
                 yield trials[0], {}, str(error)
                 return
-            for trial in trials:  # one model ends the stack, but only its own trial shall fail
+            for trial in trials:  # one model ends the stack, but only its own trial fails
                 yield from self._train_stack([trial], schedule, advance)
             return
         for trial in trials:
@@ -377,7 +377,7 @@ def trials_frame(trials: Sequence[FrozenTrial], space: Space, measure: str) -> p
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     if not done:
         reasons = [trial.user_attrs[DIVERGED] for trial in trials if DIVERGED in trial.user_attrs]
-        raise InputError(f"no trial could be measured: {(reasons or ['none is finished'])[0]}")
+        raise InputError(f"no trial could be measured: {(reasons or ['no trial has finished'])[0]}")
     rows = [_row(trial, trial.params, "", measure) | {"trial": trial.number} for trial in done]
     structures: dict[str, FrozenTrial] = {}
     for trial in done:

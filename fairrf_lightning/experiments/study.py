@@ -137,7 +137,7 @@ class TrialQueue:
     Args:
         study: The study.
         space: The search space.
-        trials: Number of trials that the study shall have.
+        trials: Number of trials that the study should have.
         seed: Seed of the search.
     """
 

@@ -11,7 +11,6 @@ import jsonargparse
 import pytest
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.option_parser import OptionParser
 from tests.commands.cannot_run import reason
 from tests.commands.shell_text import ROOT, Command, documented_commands, python_blocks
 
@@ -21,16 +20,13 @@ OURS = [command for command in COMMANDS if command.arguments]
 
 
 class _Parsed(BaseException):
-    """Raised as soon as a command has parsed its options; carries those for ``test``."""
-
-    def __init__(self, rest: list[str]) -> None:
-        self.rest = rest
+    """Raised as soon as a command has parsed its options."""
 
 
 def _then_stop(parse: Callable[..., Any]) -> Callable[..., Any]:
     def parse_only(self: Any, args: Any = None, *more: Any, **options: Any) -> Any:
-        result = parse(self, args, *more, **options)
-        raise _Parsed(result[1] if isinstance(result, tuple) else [])
+        parse(self, args, *more, **options)
+        raise _Parsed
 
     return parse_only
 
@@ -46,11 +42,8 @@ def _parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr(
             jsonargparse.ArgumentParser, "parse_args", _then_stop(jsonargparse.ArgumentParser.parse_args)
         )
-        patched.setattr(OptionParser, "parse_known_args", _then_stop(OptionParser.parse_known_args))
-        with pytest.raises(_Parsed) as parsed:
+        with pytest.raises(_Parsed):
             main(arguments)
-    if parsed.value.rest:
-        _parse(["test", *parsed.value.rest], monkeypatch)
 
 
 @pytest.mark.parametrize("command", OURS, ids=lambda command: f"{command.page}: {command.text}")

@@ -123,7 +123,7 @@ def test_without_a_finished_trial_there_is_no_choice() -> None:
     failed = optuna.create_trial(state=TrialState.FAIL, user_attrs={"diverged": "not finite"})
     with pytest.raises(InputError, match="no trial could be measured: not finite"):
         trials_frame([failed], SPACE, MEASURE)
-    with pytest.raises(InputError, match="none is finished"):
+    with pytest.raises(InputError, match="no trial has finished"):
         trials_frame([], SPACE, MEASURE)
 
 

@@ -64,7 +64,7 @@ def assert_shared(number: int) -> None:
     assert len(done) == number
     assert all(trial.state == TrialState.FAIL for trial in trials if trial not in done)
     assert len({trial.user_attrs["process"] for trial in done}) == 2
-    assert len({trial.params["eta"] for trial in done}) == number  # none was drawn twice
+    assert len({trial.params["eta"] for trial in done}) == number  # no trial was drawn twice
 
 
 @pytest.mark.usefixtures("second")
