@@ -11,6 +11,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(
         page for folder in ("examples", "callbacks", "datamodules") for page in (ROOT / folder).glob("*.md")
