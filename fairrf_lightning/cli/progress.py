@@ -1,4 +1,4 @@
-"""A progress bar in model-epochs, with the time left."""
+"""Progress bar in model-epochs, with the remaining time, and the end by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 @contextmanager
 def resumable(path: Path) -> Iterator[None]:
-    """Let Ctrl-C end the command with a line that says what is kept, and exit code 130."""
+    """End the command on Ctrl-C with a line about the finished models, and exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
         kept = f"finished models are in {path}" if path.is_file() else "no model was finished"
-        text = f"Interrupted: {kept}. The same command goes on from there."
+        text = f"Interrupted: {kept}. Run the same command to resume."
         Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
         raise SystemExit(130) from None
 
 
 @contextmanager
 def progress_bar(description: str, total: int) -> Iterator[Callable[[float], None]]:
-    """Show a bar on stderr, and yield what moves it on; Lightning's chatter is kept down meanwhile."""
+    """Show a bar on stderr, and yield the function that advances it; Lightning logs warnings only."""
     loud = logging.getLogger("lightning.pytorch")
     level = loud.level
     loud.setLevel(logging.WARNING)

@@ -82,6 +82,7 @@ class KSMOTE:
 
     def _oversample(self, inputs: Tensor, target: Tensor, seed: int) -> tuple[Tensor, Tensor]:
         from imblearn.over_sampling import SMOTE, RandomOverSampler  # noqa: PLC0415 - an optional dependency
+        from threadpoolctl import threadpool_limits  # noqa: PLC0415 - scikit-learn's own
 
         smaller = int(min(target.sum(), (1 - target).sum()))
         if smaller == 0:
@@ -90,7 +91,8 @@ class KSMOTE:
             sampler = RandomOverSampler(random_state=seed)  # a single row has no neighbour: repeat it
         else:
             sampler = SMOTE(k_neighbors=min(self.neighbours, smaller - 1), random_state=seed)
-        new_inputs, new_target = sampler.fit_resample(inputs.numpy(), target.numpy())
+        with threadpool_limits(1):  # which of two equally near neighbours comes first depends on the threads
+            new_inputs, new_target = sampler.fit_resample(inputs.numpy(), target.numpy())
         return torch.from_numpy(new_inputs), torch.from_numpy(new_target)
 
 

@@ -17,7 +17,6 @@ from fairrf_lightning.audit.result import (
     may_turn,
     not_compared,
     nothing_to_compare,
-    notices,
 )
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.certificate.bound import adds_nothing
@@ -102,7 +101,7 @@ def read_audit(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found["schema"] != 1:
             raise InputError(f"{path}: schema {found['schema']} is not known; this version reads schema 1.")
-        if missing := {"level", "rows", "source", "overall", "groupings"} - set(found):
+        if missing := {"level", "rows", "source", "overall", "groupings", "notices"} - set(found):
             raise InputError(f"{path}: {min(missing)} is missing; run audit again.")
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: not an audit.json; audit writes one.") from error
@@ -125,7 +124,6 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
     verdict = audit_verdict(result, other)
     data = f" on {source['data']}" if source["data"] else ""
     rows = f"{result['rows']:,} rows"
-    found = result.get("notices")  # older files do not have it
     checkpoint = Path(source["path"])
     run = checkpoint.parent.parent
     is_run = source.get("kind") == "checkpoint" and (run / "config.yaml").is_file()
@@ -165,7 +163,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
             ),
             "data": not_a_run,
         },
-        notices=without_headline(notices(result) if found is None else found, verdict),
+        notices=without_headline(result["notices"], verdict),
     )
 
 
@@ -225,10 +223,7 @@ def accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
     if not result.get("against") or accuracy is None:
         return None
     other = _estimate(result["against"], "accuracy")
-    found = result.get("accuracy_difference")  # older files do not have it
-    if found is None:
-        return AccuracyAgainst(other, Estimate(accuracy.value - other.value))
-    return AccuracyAgainst(other, _estimate(found, "value", "low", "high"))
+    return AccuracyAgainst(other, _estimate(result["accuracy_difference"], "value", "low", "high"))
 
 
 def left_out(result: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.report.facts import (
     AccuracyAgainst,
     CertificateFacts,
@@ -202,11 +201,6 @@ def unmeasured_verdict(
     if certificate is not None:
         sentences.append(f"{certificate.claim}.")
     return Verdict("unknown", "Fairness to groups is not measured here", sentences)
-
-
-def same_decision_title() -> str:
-    """Return the headline of a model that gives everyone the same decision."""
-    return first_upper(SAME_DECISION)
 
 
 def without_headline(notices: Iterable[str], verdict: Verdict) -> list[str]:

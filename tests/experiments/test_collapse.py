@@ -10,7 +10,7 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.experiments import recommend, summarise
 from fairrf_lightning.experiments.choose import affordable_choices, choose, rejections
 from fairrf_lightning.metrics.decisions import SAME_DECISION
-from tests.experiments.test_choice import setting_row
+from tests.experiments.test_choose import setting_row
 
 # 15 % positive labels, predicted mostly by a feature that is related to S.
 RARE = ["--data", "synthetic", "--data.n_rows", "1500", "--data.batch_size", "32", "--data.base_rate", "0.15"]

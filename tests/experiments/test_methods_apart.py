@@ -12,7 +12,7 @@ from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, recommend, run_settings, summarise
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, setting_name
-from tests.experiments.test_choice import DECISIONS, setting_row
+from tests.experiments.test_choose import DECISIONS, setting_row
 
 SHORT = ["--seeds", "2", "--plot", "false"]
 OTHERS: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 
 from paper.claims import CHECKS, CLAIMS, Finding, judge
 from paper.numbers import CASE_STUDY
-from tests.experiments.test_choice import DECISIONS, setting_row
+from tests.experiments.test_choose import DECISIONS, setting_row
 
 
 def part(name: str, data: str, method: str, gap: float, acc: float = 0.8, **options: Any) -> pd.DataFrame:

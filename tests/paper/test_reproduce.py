@@ -11,7 +11,7 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.printed_command import install_command
 from paper.plans import ETAS, PARTS, plans
 from paper.report import hypervolume
-from tests.experiments.test_choice import runs
+from tests.experiments.test_choose import runs
 
 
 def test_compas_and_the_case_study_are_reproduced_and_continued(

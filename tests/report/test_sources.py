@@ -60,7 +60,8 @@ def result() -> dict[str, Any]:
     }
     source = {"kind": "predictions", "path": "x.csv", "against": None, "data": None, "split": None}
     overall = {"accuracy": 0.5, "accuracy_low": 0.1, "accuracy_high": 0.9}
-    settings = {"schema": 1, "level": 0.95, "threshold": 0.5, "min_rows": 10, "rows": 2}
+    settings: dict[str, Any] = {"schema": 1, "level": 0.95, "threshold": 0.5, "min_rows": 10, "rows": 2}
+    settings |= {"notices": [], "against": None, "accuracy_difference": None}
     return {**settings, "source": source, "overall": overall, "groupings": [grouping]}
 
 
@@ -89,7 +90,16 @@ def test_the_page_of_an_audit_says_what_was_audited(result: dict[str, Any]) -> N
 
 def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict[str, Any]) -> None:
     other = {"accuracy": 0.75, "accuracy_low": 0.6, "accuracy_high": 0.9}
-    facts = audit_facts(result | {"rows": 9, "against": other, "source": result["source"] | {"against": "b"}})
+    change = {"value": -0.25, "low": -0.5, "high": 0.0}
+    facts = audit_facts(
+        result
+        | {
+            "rows": 9,
+            "against": other,
+            "accuracy_difference": change,
+            "source": result["source"] | {"against": "b"},
+        }
+    )
     assert facts.limits == ["7 rows of other groups of s are not compared."]
     assert any(line.startswith("Accuracy is 50.0 % against 75.0 %") for line in facts.verdict.sentences)
 

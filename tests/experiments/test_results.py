@@ -1,6 +1,8 @@
-"""A result is reused only if everything that can change it is the same."""
+"""A result is reused only if everything that can change it is the same, and no result is lost."""
 
 import inspect
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ from fairrf_lightning.datamodules import (
     TableDataModule,
 )
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments import Schedule, Setting
-from fairrf_lightning.experiments.results import data_identity, model_identity
+from fairrf_lightning.experiments import Schedule, Setting, run_settings
+from fairrf_lightning.experiments.results import ResultsFile, data_identity, model_identity
 
 TABLE = ["--data", "table", "--data.target", "label", "--data.positive", "1", "--data.sensitive", "group"]
 TABLE += ["--data.related", "[height,income]"]
@@ -166,3 +168,67 @@ def test_a_directory_is_refused_before_anything_is_trained() -> None:
     pd.read_csv("one.csv").to_parquet("parts/one.parquet")
     with pytest.raises(InputError, match="name a file, not a directory"):
         data_identity(TableDataModule("parts", **OPTIONS))
+
+
+def _add(path: Path, process: int, rows: int) -> None:
+    results = ResultsFile(path)
+    for number in range(rows):
+        results.add([{"key": f"{process}-{number}", "remove": "", "eta": 0.1, "value": number / 7}])
+
+
+# Forking a process with threads is discouraged by Python 3.12; these processes start no thread.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_rows_of_processes_that_write_at_once_are_all_kept(tmp_path: Path) -> None:
+    path, context = tmp_path / "new" / "results.csv", get_context("fork")
+    processes = [context.Process(target=_add, args=(path, number, 15)) for number in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    found = ResultsFile(path).frame
+    assert sorted(found["key"]) == sorted(f"{p}-{n}" for p in range(3) for n in range(15))
+    assert [file.name for file in path.parent.iterdir() if file.suffix != ".lock"] == ["results.csv"]
+
+
+def test_a_grid_that_ends_while_another_one_trains_loses_nothing(tmp_path: Path) -> None:
+    path, schedule = tmp_path / "shared/results.csv", Schedule(epochs=2)
+    data = partial(SyntheticDataModule, n_rows=300)
+    others = [Setting(eta=eta) for eta in (0.0, 0.7)]
+
+    def run_another(work: int) -> None:
+        if work and not path.is_file():
+            run_settings(data, others, [0, 1], schedule, path=path)
+
+    mine = [Setting(eta=eta) for eta in (0.0, 0.3, 0.4)]
+    run_settings(data, mine, [0, 1], schedule, path=path, advance=run_another)
+    results = pd.read_csv(path)
+    assert sorted(results["eta"]) == [0, 0, 0.3, 0.3, 0.4, 0.4, 0.7, 0.7]
+    assert results["key"].is_unique
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    etas = [0.1 + 0.2, 1 / 3, 1e-5 / 7]
+    rows = [
+        {"key": str(n), "remove": "", "hidden": "64", "related": "7", "eta": e} for n, e in enumerate(etas)
+    ]
+    ResultsFile(path).add(rows)
+    found = ResultsFile(path).frame
+    assert found["eta"].tolist() == etas
+    assert found[["remove", "hidden", "related"]].iloc[0].tolist() == ["", "64", "7"]
+
+
+@pytest.mark.parametrize("content", [b"", b'key\n"open', b"\xff\xfe\x00"])
+def test_a_damaged_file_is_not_overwritten(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"results\.csv"):
+        ResultsFile(path)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written to"):
+        ResultsFile(tmp_path / "file" / "results.csv").check_writable()

@@ -11,7 +11,7 @@ from fairrf_lightning.experiments import Schedule, Setting, Stack, recommend, ru
 from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.experiments.run import plan_stacks
 from fairrf_lightning.methods import KSMOTE
-from tests.experiments.test_choice import DECISIONS, setting_row
+from tests.experiments.test_choose import DECISIONS, setting_row
 
 SHORT = Schedule(epochs=2)
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
