@@ -81,7 +81,7 @@ def test_a_card_says_where_the_commands_are(cli: Cli) -> None:
     cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 2")
     main(["report", "lightning_logs/version_0"])
     card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
-    section = card.split("## Certificate without S")[1].split("\n## ")[0]
+    section = card.split("## Certificate without the sensitive attribute")[1].split("\n## ")[0]
     assert section.rstrip().endswith("`report.html` has the commands.")
 
 
@@ -108,7 +108,7 @@ def test_two_runs_with_the_same_options_are_told_apart(cli: Cli) -> None:
         cli(f"{fit} --seed_everything {seed}")
     main(["report", "lightning_logs/version_0", "--against", "lightning_logs/version_1"])
     card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
-    assert "Accuracy of FairRF, eta 0.7, beta 0.5 (version\\_1): " in card
+    assert "compared with FairRF, eta 0.7, beta 0.5 (version\\_1)." in card
 
 
 def test_help_names_every_command(

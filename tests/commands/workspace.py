@@ -88,6 +88,8 @@ class Workspace:
                 _copy(self.made("audit", f"audit --data compas --ckpt_path {checkpoint}"), target.parent)
             elif word.endswith(".csv") and "to_parquet" in words:
                 _write_table(target, TABLE)
+            elif word.endswith((".csv", ".parquet")) and "audit" in words:
+                _write_predictions(target, options)
             elif word.endswith("chosen.yaml"):
                 _copy(self.made("sweep_compas", "sweep --data compas") / "chosen.yaml", target)
         _write_inputs(folder, data, options)
@@ -132,13 +134,15 @@ def _copy(source: Path, target: Path) -> None:
 def _write_inputs(folder: Path, data: str, options: dict[str, str]) -> None:
     if path := options.get("--data.path"):
         _write_table(folder / path, options)
-    if path := options.get("--predictions"):
-        columns = {options.get("--prob", "prob"): "share", options.get("--target", "target"): "01"}
-        columns |= dict.fromkeys(options["--groups"].split(","), "xyz")
-        _write(_table(columns), folder / path)
     if (path := options.get("--audit-sample")) and data in _READERS:
         _write(_READERS[data](seed=0).read().sample(600, random_state=0), folder / path)
     (folder / "proxies.yaml").write_text(_proxies(data), encoding="utf-8")
+
+
+def _write_predictions(path: Path, options: dict[str, str]) -> None:
+    columns = {options.get("--prob", "prob"): "share", options.get("--target", "target"): "01"}
+    columns |= dict.fromkeys(options["--groups"].split(","), "xyz")
+    _write(_table(columns), path)
 
 
 def _write_table(path: Path, options: dict[str, str]) -> None:
