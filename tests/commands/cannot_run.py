@@ -9,7 +9,7 @@ CANNOT_RUN = {
     r"pip install .*": "installs packages; .ci/run does so in a fresh environment",
     r"pre-commit install": "changes the repository's git hooks",
     r"pytest( .*)?": "these tests themselves",
-    r"\.ci/(run|versions)": "runs these tests themselves",
+    r"\.ci/(run|versions|wheel)": "runs these tests themselves",
     r"torchrun --nnodes 4 .*": "needs four machines",
     r"srun .*": "needs a Slurm cluster",
     r"wandb (sweep|agent|sync)\b.*": "needs a W&B server; tests/tracking has one on loopback",

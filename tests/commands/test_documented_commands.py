@@ -42,9 +42,10 @@ def _parse(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         assert end.value.code == 0
     else:
         stop = _then_stop(jsonargparse.ArgumentParser.parse_args)
-        with monkeypatch.context() as patched, pytest.raises(_Parsed):
+        with monkeypatch.context() as patched:
             patched.setattr(jsonargparse.ArgumentParser, "parse_args", stop)
-            main(arguments)
+            with pytest.raises(_Parsed):
+                main(arguments)
 
 
 @pytest.mark.parametrize("command", OURS, ids=lambda command: f"{command.page}: {command.text}")
