@@ -18,12 +18,12 @@ from torch import Tensor
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.certificate import gap_bound
-from fairrf_lightning.certificate.audit_sample import sample_box
-from fairrf_lightning.certificate.dual import Box
-from fairrf_lightning.certificate.gap import box_bound, standardise
+from fairrf_lightning.certificate.bound import Box, box_bound, standardise
+from fairrf_lightning.certificate.knowledge import sample_box
 from fairrf_lightning.certificate.population import population_bound
 from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.presets import recommended
 
 
 def fitted(data: TabularDataModule, eta: float, epochs: int) -> FairRFModule:
@@ -37,7 +37,10 @@ def fitted(data: TabularDataModule, eta: float, epochs: int) -> FairRFModule:
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,
-        callbacks=[PretrainCallback(epochs=1), LambdaUpdateCallback(beta=data.recommended["beta"])],
+        callbacks=[
+            PretrainCallback(epochs=1),
+            LambdaUpdateCallback(beta=recommended(type(data), {})["beta"]),
+        ],
     )
     trainer.fit(module, data)
     return module.eval()
@@ -94,7 +97,7 @@ def main() -> None:
     exact, sampled = [], []
     for make in (AdultDataModule, COMPASDataModule):
         data = make(seed=0)
-        for method, eta in (("vanilla", 0.0), ("FairRF", data.recommended["eta"])):
+        for method, eta in (("vanilla", 0.0), ("FairRF", recommended(type(data), {})["eta"])):
             module = fitted(data, eta, options.epochs)
             batches = list(data.rows_of("test"))
             inputs, groups = (torch.cat([batch[key] for batch in batches]) for key in ("inputs", "groups"))

@@ -23,8 +23,8 @@ import torch
 from scipy.stats import binom
 from torch import Tensor
 
-from fairrf_lightning.metrics.gap_interval import RateSample, gap_interval
-from fairrf_lightning.metrics.paired_interval import decision_correlation, difference_test
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval
+from fairrf_lightning.metrics.paired import decision_correlation, difference_test
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 

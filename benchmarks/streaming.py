@@ -30,8 +30,7 @@ from rich.table import Table
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.datamodules.loader import EpochBatches
-from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory
-from fairrf_lightning.datamodules.parquet_rows import parts_of_rows
+from fairrf_lightning.datamodules.parquet import ParquetDirectory, parts_of_rows
 
 ROWS_PER_FILE = 1_000_000
 

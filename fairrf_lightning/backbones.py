@@ -1,7 +1,7 @@
-"""The paper's three classifiers; each maps inputs ``(N, D)`` to one logit a row, ``(N,)``.
+"""The paper's three classifiers; each maps inputs ``(N, D)`` to one logit per row, ``(N,)``.
 
-A backbone may bring its own task loss by a method ``task_loss(logits, target)``; without one,
-:class:`~fairrf_lightning.FairRFModule` takes binary cross entropy.
+A backbone may have its own loss, a method ``task_loss(logits, target)``; otherwise
+:class:`~fairrf_lightning.FairRFModule` uses binary cross entropy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class MLP(nn.Sequential):
     Args:
         n_features: Number of input columns.
         hidden: Sizes of the hidden layers.
-        dropout: Dropout after each hidden layer, 0 for none (the paper says none, the authors' code 0.2).
+        dropout: Dropout after each hidden layer; 0 turns it off (the paper has none, the authors' code 0.2).
     """
 
     def __init__(self, n_features: int, hidden: Sequence[int] = (64, 32), dropout: float = 0.1) -> None:
@@ -52,8 +52,8 @@ class Linear(nn.Sequential):
 class LinearSVM(Linear):
     """Linear support vector machine trained by gradient: mean hinge loss plus ``l2 * mean(w^2)``.
 
-    Its probabilities are the sigmoid of the margin: ordered and cut at 0.5 as the SVM decides, but
-    not calibrated.
+    Its probabilities are the sigmoid of the margin: the ranking and the decisions are those of the SVM,
+    but the probabilities are not calibrated.
 
     Args:
         n_features: Number of input columns.
@@ -78,13 +78,13 @@ BackboneName: TypeAlias = Literal["mlp", "linear", "svm"]
 if TYPE_CHECKING:
     Backbone: TypeAlias = Callable[[int], nn.Module] | BackboneName
 else:
-    # The command line expands the names before jsonargparse, whose errors for a union name no option.
+    # The command line expands the names first: jsonargparse's errors for a union do not name the option.
     Backbone = Callable[[int], nn.Module]
 BACKBONES: dict[BackboneName, type[nn.Module]] = {"mlp": MLP, "linear": Linear, "svm": LinearSVM}
 
 
 def find_backbone(backbone: str | Callable[[int], nn.Module]) -> Callable[[int], nn.Module]:
-    """Return the backbone that a short name stands for; anything but text is returned as it is.
+    """Return the backbone of a short name; a callable is returned unchanged.
 
     >>> find_backbone("linear")(3)
     Linear(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from importlib import import_module
+from pathlib import PurePath
 from typing import Any
+
+import numpy as np
 
 
 def import_class(class_path: str) -> Any:
@@ -14,3 +19,29 @@ def import_class(class_path: str) -> Any:
     """
     module, _, name = class_path.rpartition(".")
     return getattr(import_module(module), name)
+
+
+def class_path(class_type: type[Any]) -> str:
+    """Return the path that :func:`import_class` finds a class by.
+
+    >>> class_path(Path)
+    'pathlib.Path'
+    """
+    return f"{class_type.__module__}.{class_type.__qualname__}"
+
+
+def plain_values(value: Any) -> Any:
+    """Return options as plain values, as a checkpoint keeps them.
+
+    >>> plain_values({"path": Path("a.csv"), "split": (0.5, 0.5)})
+    {'path': 'a.csv', 'split': [0.5, 0.5]}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {key: plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_values(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, PurePath) else value

@@ -1,4 +1,4 @@
-"""The error that bad input raises, and its hint at the nearest known name."""
+"""The error for invalid input, its checks, and the hint at the nearest known name."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used.
+    """Invalid input.
 
-    The message names the value, what was expected and what to do; the command line prints it
-    without a traceback and exits with code 2.
+    The message names the value, what was expected and what to do. The command line prints it without a
+    traceback and exits with code 2.
     """
 
 
 class DivergedError(InputError):
-    """Training has run into numbers that are not finite."""
+    """Numbers that are not finite, because training has diverged."""
 
 
 def diverged(found: str) -> DivergedError:
@@ -46,8 +46,15 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f"{question}Choices: {', '.join(choices)}"
 
 
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise :class:`InputError` unless the value of an option is one of its choices."""
+    choices = list(choices)
+    if value not in choices:
+        raise InputError(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}.")
+
+
 def check_writable(folder: Path) -> None:
-    """Raise the error that making and filling a folder would end with, without making it."""
+    """Raise the OSError that creating and filling a folder would raise, without creating it."""
     whole = folder.absolute()
     nearest = next(path for path in (whole, *whole.parents) if path.exists())
     if not nearest.is_dir():
@@ -58,7 +65,7 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def writing_to(path: str | Path, advice: str = "name another folder by --out") -> Iterator[None]:
-    """Say in one line that a folder or file cannot be written to, and what to do."""
+    """Turn an OSError into an InputError that names the path and what to do."""
     try:
         yield
     except OSError as error:

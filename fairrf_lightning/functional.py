@@ -1,21 +1,20 @@
-"""Every formula of FairRF as a pure function; leading batch dimensions are allowed everywhere.
+"""The formulas of FairRF as pure functions; all of them take leading dimensions.
 
-A batch is summed up by its :class:`Moments`. Moments of parts merge exactly (Chan, Golub and LeVeque
-1979), be the parts ranks, steps or evaluation batches, and stay well conditioned in float32 where
-plain sums would cancel.
+A batch is reduced to its :class:`Moments`. The moments of several ranks, steps or evaluation batches merge
+exactly (Chan, Golub and LeVeque 1979), and stay well conditioned in float32 where plain sums would cancel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_choice
 
-Statistic: TypeAlias = Literal["covariance", "correlation"]
 Rule: TypeAlias = Literal["kkt", "worst_case"]
 
 
@@ -30,7 +29,7 @@ class Moments(NamedTuple):
     products: Tensor
 
     def pack(self) -> Tensor:
-        """Return all of them as one tensor ``(..., 3 + 3 C)``."""
+        """Return all fields as one tensor ``(..., 3 + 3 C)``."""
         return torch.cat(self, dim=-1)
 
     @classmethod
@@ -42,14 +41,14 @@ class Moments(NamedTuple):
 def batch_moments(
     preds: Tensor, related: Tensor, mask: Tensor | None = None, *, squares: bool = True
 ) -> Moments:
-    """Sum up a batch, in float32 or wider even under autocast.
+    """Reduce a batch to its moments, in float32 or wider even under autocast.
 
     Args:
         preds: Predicted probabilities ``(..., N)``.
         related: Related columns ``(N, C)``, or ``(..., N, C)`` with leading dimensions that broadcast
             against those of ``preds``.
         mask: Rows that count ``(N,)`` or ``(..., N)``, broadcast likewise; all when ``None``.
-        squares: Whether the sums of squares are wanted (correlations need them); else they are 0.
+        squares: Whether to compute the sums of squares (correlations need them); otherwise they are 0.
     """
     kind = preds.device.type
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
@@ -86,7 +85,7 @@ def batch_moments(
 
 def _row_products(preds: Tensor, related: Tensor) -> Tensor:
     if related.ndim > 2 and related.shape[-3] == 1:
-        # Models that share their rows: one matrix product in place of one for each model.
+        # Models that share their rows: one matrix product instead of one per model.
         return preds @ related.squeeze(-3)
     return (preds.unsqueeze(-2) @ related).squeeze(-2)
 
@@ -108,33 +107,57 @@ def merge_moments(parts: Tensor) -> Moments:
     )
 
 
+def _covariance(moments: Moments) -> Tensor:
+    return moments.products / moments.rows.clamp(min=1)
+
+
+def _correlation(moments: Moments) -> Tensor:
+    count, mean_preds, squares_preds, mean_related, squares_related, products = moments
+    # A constant side has no correlation; rounding leaves it a spread of about eps * |mean|.
+    floor = count * (8 * torch.finfo(products.dtype).eps) ** 2
+    varies = (squares_preds > floor * mean_preds.square()) & (squares_related > floor * mean_related.square())
+    # The roots one by one: the gradient of the root of a tiny product overflows.
+    spread = torch.where(varies, squares_preds, 1.0).sqrt() * torch.where(varies, squares_related, 1.0).sqrt()
+    return torch.where(varies, products / spread, 0.0)
+
+
+class ColumnStatistic(NamedTuple):
+    """An association of the prediction with a related column.
+
+    Args:
+        score: Maps moments to one score per column, ``(..., C)``; its absolute value is penalised.
+        needs_squares: Whether ``score`` reads the sums of squares.
+    """
+
+    score: Callable[[Moments], Tensor]
+    needs_squares: bool = False
+
+
+# A new statistic is one entry: options, errors and grids take their choices from here.
+STATISTICS = {
+    "covariance": ColumnStatistic(_covariance),
+    "correlation": ColumnStatistic(_correlation, needs_squares=True),  # invariant to the predictions' scale
+}
+if TYPE_CHECKING:
+    Statistic: TypeAlias = str
+else:
+    Statistic = Literal[tuple(STATISTICS)]  # the choices on the command line
+
+
 def penalties_from_moments(
-    moments: Moments, owner: Tensor, num_features: int, statistic: Statistic = "covariance"
+    moments: Moments, column_feature: Tensor, num_features: int, statistic: Statistic = "covariance"
 ) -> Tensor:
     """Return ``R`` of each related feature, ``(..., K)``.
 
     Args:
-        moments: What :func:`batch_moments` or :func:`merge_moments` returned.
-        owner: The feature that each column belongs to, ``(C,)``, from 0 to ``num_features - 1``.
+        moments: Moments from :func:`batch_moments` or :func:`merge_moments`.
+        column_feature: The feature that each column belongs to, ``(C,)``, from 0 to ``num_features - 1``.
         num_features: The number of related features ``K``.
-        statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
+        statistic: A key of :data:`STATISTICS`.
     """
-    count, mean_preds, squares_preds, mean_related, squares_related, products = moments
-    if statistic == "covariance":
-        scores = products / count.clamp(min=1)
-    else:
-        # A constant side has no correlation; rounding leaves it a spread of about eps * |mean|.
-        floor = count * (8 * torch.finfo(products.dtype).eps) ** 2
-        varies = (squares_preds > floor * mean_preds.square()) & (
-            squares_related > floor * mean_related.square()
-        )
-        # The roots one by one: the gradient of the root of a tiny product overflows.
-        spread = (
-            torch.where(varies, squares_preds, 1.0).sqrt() * torch.where(varies, squares_related, 1.0).sqrt()
-        )
-        scores = torch.where(varies, products / spread, 0.0)
+    scores = STATISTICS[statistic].score(moments)
     penalties = scores.new_zeros(*scores.shape[:-1], num_features)
-    return penalties.index_add(-1, owner, scores.abs())
+    return penalties.index_add(-1, column_feature, scores.abs())
 
 
 def feature_penalties(
@@ -156,7 +179,7 @@ def feature_penalties(
         related: Related columns ``(N, C)`` or ``(..., N, C)``.
         owner: The feature that each column belongs to, ``(C,)``.
         num_features: The number of related features ``K``.
-        statistic: ``"covariance"`` or ``"correlation"``.
+        statistic: ``"covariance"``, or ``"correlation"``, which is invariant to the scale of the predictions.
         mask: Rows that count ``(N,)`` or ``(..., N)``; all when ``None``.
 
     Returns:
@@ -166,24 +189,25 @@ def feature_penalties(
     >>> feature_penalties(preds, age, owner=torch.tensor([0]), num_features=1)
     tensor([0.5000])
     """
-    moments = batch_moments(preds, related, mask, squares=statistic == "correlation")
+    check_choice("statistic", statistic, STATISTICS)
+    moments = batch_moments(preds, related, mask, squares=STATISTICS[statistic].needs_squares)
     return penalties_from_moments(moments, owner, num_features, statistic)
 
 
 def solve_lambda(
-    penalties: Tensor, beta: float | Tensor, rule: Rule = "kkt", chosen: Tensor | None = None
+    penalties: Tensor, beta: float | Tensor, rule: Rule = "kkt", feature_mask: Tensor | None = None
 ) -> Tensor:
     """Minimise ``sum_j lambda_j R_j + beta |lambda|^2`` over the simplex, exactly.
 
     The KKT conditions (the paper's section 4) make lambda the Euclidean projection of ``-R / (2 beta)``
     onto the simplex, found with one sort. With ``rule="worst_case"`` it is that of ``+R / (2 beta)``,
-    which maximises ``sum_j lambda_j R_j - beta |lambda|^2``: weight goes to what still correlates.
+    which maximises ``sum_j lambda_j R_j - beta |lambda|^2``: weight goes to the largest penalties.
 
     Args:
         penalties: ``R`` of shape ``(..., K)``.
         beta: Positive; a float or a tensor that broadcasts to ``(...)``. Large: towards ``1 / K``.
         rule: ``"kkt"`` (the paper's) or ``"worst_case"``.
-        chosen: Features that may have weight, boolean and broadcast to ``(..., K)``; all when ``None``.
+        feature_mask: Features that may have weight, boolean, broadcast to ``(..., K)``; all when ``None``.
 
     Returns:
         Weights ``(..., K)``, each row on the simplex.
@@ -194,12 +218,12 @@ def solve_lambda(
     tensor([0.0333, 0.1333, 0.8333])
     """
     check_beta(beta)
-    check_rule(rule)
+    check_choice("rule", rule, get_args(Rule))
     # MPS has no float64; elsewhere it keeps the KKT residual at rounding level for any beta.
     wide = torch.float32 if penalties.device.type == "mps" else torch.float64
     ranked = penalties.to(wide) if rule == "worst_case" else -penalties.to(wide)
-    if chosen is not None:
-        ranked = ranked.where(chosen, -torch.inf)
+    if feature_mask is not None:
+        ranked = ranked.where(feature_mask, -torch.inf)
     excess = ranked - ranked.amax(-1, keepdim=True)
     point = excess / (2 * torch.as_tensor(beta, dtype=wide, device=excess.device).unsqueeze(-1))
     ordered = point.sort(dim=-1, descending=True).values
@@ -211,26 +235,19 @@ def solve_lambda(
 
 
 def lambda_cost(
-    penalties: Tensor, beta: float | Tensor, rule: Rule = "kkt", chosen: Tensor | None = None
+    penalties: Tensor, beta: float | Tensor, rule: Rule = "kkt", feature_mask: Tensor | None = None
 ) -> Tensor:
-    """Return the value of the problem that :func:`solve_lambda` solves, ``(...)``.
+    """Return the optimal value of the problem that :func:`solve_lambda` solves, ``(...)``.
 
-    That is the minimum of ``sum_j lambda_j R_j + beta |lambda|^2`` over the simplex, or with
-    ``rule="worst_case"`` the maximum of ``sum_j lambda_j R_j - beta |lambda|^2``. The arguments are those
-    of :func:`solve_lambda`.
+    It is the minimum of ``sum_j lambda_j R_j + beta |lambda|^2`` over the simplex, or with
+    ``rule="worst_case"`` the maximum of ``sum_j lambda_j R_j - beta |lambda|^2``.
 
     >>> lambda_cost(torch.tensor([0.1, 0.2, 0.9]), beta=0.5)
     tensor(0.3975)
     """
-    weights = solve_lambda(penalties, beta, rule, chosen)
+    weights = solve_lambda(penalties, beta, rule, feature_mask)
     spread = torch.as_tensor(beta, dtype=weights.dtype, device=weights.device) * weights.square().sum(-1)
     return (weights * penalties).sum(-1) + (spread if rule == "kkt" else -spread)
-
-
-def check_rule(rule: str) -> None:
-    """Raise :class:`InputError` unless ``rule`` is one that lambda can be solved by."""
-    if rule not in get_args(Rule):
-        raise InputError(f"rule = {rule!r}: expected 'kkt' (the paper's) or 'worst_case'.")
 
 
 def check_beta(beta: float | Tensor) -> None:
@@ -239,7 +256,7 @@ def check_beta(beta: float | Tensor) -> None:
     if not bool(((values > 0) & values.isfinite()).all()):
         raise InputError(
             f"beta = {beta!r}: expected a positive number. Large values spread lambda evenly, small "
-            "ones put it on the feature with the smallest penalty; the paper takes 0.4 to 1.0."
+            "ones put it on the feature with the smallest penalty; the paper uses 0.4 to 1.0."
         )
 
 
@@ -260,7 +277,7 @@ def correlation_interval_multi(a: Tensor, b: Tensor, C: Tensor) -> tuple[Tensor,
 
     Positive semi-definiteness of the joint correlation matrix gives
     ``a' C^-1 b +- sqrt((1 - a' C^-1 a)(1 - b' C^-1 b))``; with one column it is Theorem 1.
-    With a singular ``C`` the columns are replaced by as many uncorrelated ones as it has rank.
+    If ``C`` is singular, the columns are replaced by uncorrelated ones, as many as its rank.
 
     Args:
         a: Correlations of the columns with S, ``(..., K)``.
@@ -268,7 +285,7 @@ def correlation_interval_multi(a: Tensor, b: Tensor, C: Tensor) -> tuple[Tensor,
         C: Correlation matrix of the columns, ``(..., K, K)``; may be singular.
 
     Raises:
-        InputError: If no variable can have the correlations ``a``, or none ``b``, with such columns.
+        InputError: If no variable can have the correlations ``a``, or ``b``, with such columns.
 
     >>> a, b = torch.tensor([0.6, 0.6]), torch.tensor([0.0, 0.0])
     >>> low, high = correlation_interval_multi(a, b, torch.eye(2))

@@ -1,28 +1,77 @@
-"""Notices for the reader of a trained model's results, derived from the state of the model and its data.
+"""Notices about a trained model: a penalty that was never on, a lambda that was never updated, and so on.
 
-``fit``, ``test`` and ``validate`` print these sentences last, after the results, and ``fit`` keeps them in
-``run.json``, from where ``report`` repeats them.
+``fit``, ``test`` and ``validate`` print them after the results, and ``fit`` writes them to ``run.json``. The
+callbacks warn with the same sentences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from lightning import LightningModule, Trainer
+from torch import Tensor
 
-from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
-from fairrf_lightning.callbacks.lambda_update import COLLAPSED
-from fairrf_lightning.callbacks.lookup import penalties_of
 from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
 from fairrf_lightning.penalty import RelatedFeaturePenalty
+from fairrf_lightning.run_state import penalties_of
 
 Stage = Literal["val", "test"]
+NEVER_ON = "the penalty was never on"
+_COLLAPSED = 0.999  # the largest lambda from which on the others count as 0
+
+
+def vanilla_notice(
+    eta: float | Tensor, penalised_steps: int, name: str = "this", pretraining: str = ""
+) -> str | None:
+    """Return the notice about a model that was meant to be penalised and never was, else ``None``.
+
+    Args:
+        eta: Weight of the penalty; of stacked models the largest counts.
+        penalised_steps: Training batches with the penalty on.
+        name: The model, for example the name of its checkpoint.
+        pretraining: The length of pretraining, if it is known.
+
+    >>> print(vanilla_notice(0.3, 0, "last.ckpt"))
+    last.ckpt is a vanilla model: the penalty was never on (eta 0.3), because all of its training was \
+pretraining. Train longer, or pretrain less.
+    >>> vanilla_notice(0.3, 1)
+    """
+    largest = float(torch.as_tensor(eta).max())
+    if largest == 0 or penalised_steps:
+        return None
+    length = f" ({pretraining})" if pretraining else ""
+    return (
+        f"{name} is a vanilla model: {NEVER_ON} (eta {largest:g}), because all of its training was "
+        f"pretraining{length}. Train longer, or pretrain less."
+    )
+
+
+def never_updated_notice(steps: int, interval: int, unit: str = "optimiser steps") -> str:
+    """Return the notice that training was too short for an update of lambda."""
+    return (
+        f"lambda was never updated: the penalty was on for {steps} {unit}, and every_n_steps is {interval}. "
+        "Lower it, or train longer."
+    )
+
+
+def collapse_notice(penalty: RelatedFeaturePenalty) -> str | None:
+    """Return the notice about a lambda that has collapsed onto one of several features, else ``None``."""
+    if penalty.weights.ndim > 1 or len(penalty.weights) == 1:
+        return None
+    largest = int(penalty.weights.argmax())
+    if float(penalty.weights[largest]) <= _COLLAPSED:
+        return None
+    beta = "" if penalty.beta is None else f" (now {penalty.beta:g})"
+    return (
+        f"lambda has collapsed onto {penalty.feature_names[largest]!r}: the other related features are not "
+        f"penalised. Raise beta{beta}, or leave lambda fixed (every_n_steps null)."
+    )
 
 
 class PenaltyUse(NamedTuple):
-    """Part that a penalty had in training.
+    """A penalty and its part in training, up to the evaluated weights.
 
     Args:
         penalty: The penalty.
@@ -36,8 +85,8 @@ class PenaltyUse(NamedTuple):
 
     @property
     def is_vanilla(self) -> bool:
-        """Whether the model was to be penalised and was not."""
-        return self.penalty.is_wanted and self.steps == 0
+        """Whether the model was meant to be penalised and was not."""
+        return vanilla_notice(self.penalty.eta, self.steps) is not None
 
 
 def model_notices(
@@ -48,7 +97,7 @@ def model_notices(
     fitted: bool = False,
     resumed_at: int | None = None,
 ) -> list[str]:
-    """Return the sentences that matter about a model and its results, the most important first.
+    """Return the notices about a model and its results, the most important first.
 
     Args:
         trainer: The trainer, after the evaluation that the results are from.
@@ -57,16 +106,18 @@ def model_notices(
         fitted: Whether this process has trained the model, so that the options are those of training.
         resumed_at: The step that the run was resumed at, if it was.
     """
-    found = [*_of_decisions(trainer, stage), *_of_the_run(trainer, resumed_at)]
+    found = [*_decision_notices(trainer, stage), *_run_notices(trainer, resumed_at)]
     for use in penalty_uses(trainer, module):
-        found += _of_penalty(trainer, use, fitted=fitted)
-    found += _of_adversary(module)
-    data_notices = getattr(getattr(trainer, "datamodule", None), "notices", None)
-    return [*found, *(data_notices() if callable(data_notices) else [])]
+        found += _penalty_notices(trainer, use, fitted=fitted)
+    # Methods and data modules may have notices of their own.
+    for source in (module, getattr(trainer, "datamodule", None)):
+        own = getattr(source, "notices", None)
+        found += own() if callable(own) else []
+    return found
 
 
 def penalty_uses(trainer: Trainer, module: LightningModule) -> list[PenaltyUse]:
-    """Return the penalties of a model, with their counters up to the weights at hand."""
+    """Return the penalties of a model, with their counters up to the evaluated weights."""
     attached = _attached_counters(trainer)
     return [
         PenaltyUse(penalty, *attached.get(id(penalty), (penalty.penalised_steps, penalty.updates)))
@@ -83,12 +134,12 @@ def same_decision(trainer: Trainer, stage: Stage) -> str | None:
 
 
 def _attached_counters(trainer: Trainer) -> dict[int, tuple[int, int]]:
-    """Return the counters that a tested checkpoint has for attached penalties.
+    """Return the counters that a tested checkpoint has for attached penalties, by ``id`` of the penalty.
 
-    Lightning restores the state of callbacks in ``fit`` only: after it, their counters are the last ones.
+    Lightning restores the state of callbacks in ``fit`` only, so their own counters are the last ones.
     """
-    callbacks = getattr(trainer, "callbacks", [])
-    attaching = [item for item in callbacks if isinstance(item, LambdaUpdateCallback) and item.penalty]
+    callbacks: list[Any] = getattr(trainer, "callbacks", [])
+    attaching = [c for c in callbacks if isinstance(getattr(c, "penalty", None), RelatedFeaturePenalty)]
     if not trainer.ckpt_path or not attaching:
         return {}
     states = trainer.strategy.load_checkpoint(trainer.ckpt_path, weights_only=True).get("callbacks", {})
@@ -100,18 +151,17 @@ def _attached_counters(trainer: Trainer) -> dict[int, tuple[int, int]]:
     return counters
 
 
-def _of_decisions(trainer: Trainer, stage: Stage) -> Iterator[str]:
-    if (sentence := same_decision(trainer, stage)) is not None:
-        yield f"{sentence} Train longer, or lower eta."
+def _decision_notices(trainer: Trainer, stage: Stage) -> Iterator[str]:
     share, balanced = (
         float(trainer.callback_metrics.get(f"{stage}_{name}", torch.nan))
         for name in ("positive_share", "balanced_acc")
     )
-    if (sentence := nearly_constant(share, balanced)) is not None:
-        yield f"{sentence}. Train longer, or lower eta."
+    for sentence in (same_decision(trainer, stage), nearly_constant(share, balanced)):
+        if sentence is not None:
+            yield f"{sentence.rstrip('.')}. Train longer, or lower eta."
 
 
-def _of_the_run(trainer: Trainer, resumed_at: int | None) -> Iterator[str]:
+def _run_notices(trainer: Trainer, resumed_at: int | None) -> Iterator[str]:
     if getattr(trainer, "fast_dev_run", False):
         yield "fast_dev_run tries the code on a few batches: the model is not trained, and nothing is saved."
     if resumed_at == trainer.global_step:
@@ -121,52 +171,22 @@ def _of_the_run(trainer: Trainer, resumed_at: int | None) -> Iterator[str]:
         )
 
 
-def _of_penalty(trainer: Trainer, use: PenaltyUse, *, fitted: bool) -> Iterator[str]:
-    penalty, eta = use.penalty, use.penalty.eta
-    if isinstance(eta, torch.Tensor) or not eta:
+def _penalty_notices(trainer: Trainer, use: PenaltyUse, *, fitted: bool) -> Iterator[str]:
+    penalty = use.penalty
+    if not penalty.is_wanted:
         return
-    if use.is_vanilla:
-        limits = _pretraining(trainer) if fitted else ""
-        yield (
-            f"this is the vanilla model: the penalty (eta {eta:g}) was never on, because all training up to "
-            f"this model was pretraining{limits}. Train longer, or pretrain less."
-        )
+    pretraining = _option(trainer, "pretraining") if fitted else None
+    if notice := vanilla_notice(penalty.eta, use.steps, pretraining=pretraining or ""):
+        yield notice
         return
-    if len(penalty.weights) == 1:
-        return  # lambda is 1, with and without updates
-    interval = _interval(trainer) if fitted else None
-    if interval and not use.updates:
-        yield (
-            f"lambda was never updated: the penalty was on for {use.steps} steps, and every_n_steps is "
-            f"{interval}. Lower it, or train longer."
-        )
-    largest = int(penalty.weights.argmax())
-    if float(penalty.weights[largest]) > COLLAPSED:
-        yield (
-            f"lambda is 1 for {penalty.feature_names[largest]!r} and 0 for the other related features, which "
-            "are not penalised. Raise beta, or leave lambda fixed (every_n_steps null)."
-        )
+    interval = _option(trainer, "update_interval") if fitted else None
+    if interval and not use.updates and len(penalty.feature_names) > 1:
+        yield never_updated_notice(use.steps, interval, "training batches")
+    if notice := collapse_notice(penalty):
+        yield notice
 
 
-def _pretraining(trainer: Trainer) -> str:
-    for callback in getattr(trainer, "callbacks", []):
-        if isinstance(callback, PretrainCallback):
-            limits = {name: getattr(callback, name) for name in ("epochs", "steps", "patience")}
-            given = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
-            return f" ({given})"
-    return ""
-
-
-def _interval(trainer: Trainer) -> int | None:
-    for callback in getattr(trainer, "callbacks", []):
-        if isinstance(callback, LambdaUpdateCallback) and callback.interval is not None:
-            return callback.interval
-    return None
-
-
-def _of_adversary(module: LightningModule) -> Iterator[str]:
-    if getattr(module, "adversary_steps", None) == 0:
-        yield (
-            "this is the vanilla model: the adversary of ARL never stepped. Train longer, or lower "
-            "model.pretrain_steps."
-        )
+def _option(trainer: Trainer, name: str) -> Any:
+    """Return an option of the pretraining or lambda callback, ``None`` without such a callback."""
+    values = (getattr(callback, name, None) for callback in getattr(trainer, "callbacks", []))
+    return next((value for value in values if value is not None), None)

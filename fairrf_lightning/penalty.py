@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fairrf_lightning.errors import DivergedError, InputError
+from fairrf_lightning.errors import DivergedError, InputError, check_choice
 from fairrf_lightning.functional import (
+    STATISTICS,
     Moments,
     Rule,
     Statistic,
@@ -23,7 +24,8 @@ from fairrf_lightning.functional import (
 
 Given: TypeAlias = Literal["all", "positives"]
 
-_MOST_PENDING = 64
+UPDATE_INTERVAL = 50  # default number of optimiser steps between updates of lambda
+_MAX_PENDING = 64
 
 
 class _GatherRanks(torch.autograd.Function):
@@ -47,24 +49,24 @@ class _GatherRanks(torch.autograd.Function):
 
 
 class RelatedFeaturePenalty(nn.Module):
-    """``eta * sum_j lambda_j R_j``: how far the prediction moves with each related feature.
+    """``eta * sum_j lambda_j R_j``: the association of the prediction with the related features.
 
-    In training under ``torch.distributed`` the covariance is that of all ranks' rows together (the
-    mean of the ranks' own penalties would be another number, because ``|cov|`` is not linear). For the same
-    reason accumulated batches are not one large batch: each part has a penalty of its own.
+    In training under ``torch.distributed`` the covariance is over the rows of all ranks; the mean of the
+    ranks' own penalties would be another number, because ``|cov|`` is not linear. For the same reason
+    accumulated batches are not one large batch: each part has a penalty of its own.
     Computed in float32 or wider even under autocast; lambda stays float32 in any precision.
 
     Args:
         related: Column numbers of the input for each related feature.
-        eta: Weight of the penalty, 0 or more; 0 is the vanilla model. A tensor ``(M,)`` serves ``M``
-            stacked models with predictions ``(M, N)``; more leading dimensions are allowed.
-        statistic: ``"covariance"``, or ``"correlation"``, which timid predictions cannot lower.
+        eta: Weight of the penalty, 0 or more; 0 is the vanilla model. For stacked models a tensor
+            ``(...)``, with predictions ``(..., N)``.
+        statistic: ``"covariance"``, or ``"correlation"``, which is invariant to the scale of the predictions.
         given: ``"all"`` rows (demographic parity) or the ``"positives"`` (equal opportunity).
         initial_weights: lambda to start from, by feature name; ``1 / K`` each when ``None``.
         from_logits: Whether predictions are logits (``(N,)``, ``(N, 1)`` or ``(N, 2)``) or the
             probabilities of the positive class.
-        chosen: Which of the features count for each stacked model, boolean ``(M, K)``; all when
-            ``None``. The others keep a lambda of 0.
+        feature_mask: Features that each stacked model penalises, boolean ``(..., K)``; all when ``None``.
+            The others keep a lambda of 0.
 
     >>> penalty = RelatedFeaturePenalty({"age": [0], "relationship": [1, 2]}, eta=0.5)
     >>> inputs = torch.tensor([[1.0, 0.0, 1.0], [-1.0, 1.0, 0.0]])
@@ -81,8 +83,8 @@ class RelatedFeaturePenalty(nn.Module):
 
     weights: Tensor
     columns: Tensor
-    owner: Tensor
-    chosen: Tensor | None
+    column_feature: Tensor
+    feature_mask: Tensor | None
 
     def __init__(
         self,
@@ -93,12 +95,12 @@ class RelatedFeaturePenalty(nn.Module):
         initial_weights: Mapping[str, float] | None = None,
         *,
         from_logits: bool = True,
-        chosen: Tensor | None = None,
+        feature_mask: Tensor | None = None,
     ) -> None:
         super().__init__()
         _check_related(related)
-        _check_choice("statistic", statistic, ("covariance", "correlation"))
-        _check_choice("given", given, ("all", "positives"))
+        check_choice("statistic", statistic, STATISTICS)
+        check_choice("given", given, get_args(Given))
         if isinstance(eta, Tensor):
             self.register_buffer("eta", eta, persistent=False)
         else:
@@ -112,22 +114,19 @@ class RelatedFeaturePenalty(nn.Module):
         self.given: Given = given
         self.from_logits = from_logits
         self.enabled = True
-        models = values.shape
         columns = [c for feature in related.values() for c in feature]
         self._last_column = max(columns)
-        owner = [j for j, feature in enumerate(related.values()) for _ in feature]
-        start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
-        if chosen is not None:
-            start = _restricted(start, chosen)
-        self._initial = start.clone()
-        self.register_buffer("weights", start)
+        column_feature = [j for j, feature in enumerate(related.values()) for _ in feature]
+        start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
+        self._initial = start if feature_mask is None else _masked(start, feature_mask)
+        self.register_buffer("weights", self._initial.clone())
         self.register_buffer("columns", torch.tensor(columns), persistent=False)
-        self.register_buffer("owner", torch.tensor(owner), persistent=False)
-        self.register_buffer("chosen", chosen, persistent=False)
+        self.register_buffer("column_feature", torch.tensor(column_feature), persistent=False)
+        self.register_buffer("feature_mask", feature_mask, persistent=False)
         self.reset()
 
     def reset(self) -> None:
-        """Return to the initial lambda; forget the rows and the counters of earlier fits.
+        """Return to the initial lambda; drop the rows and counters of earlier fits.
 
         The callbacks and FairRFModule call this at the start of each fit that does not resume.
         """
@@ -153,12 +152,12 @@ class RelatedFeaturePenalty(nn.Module):
         return bool(torch.as_tensor(self.eta).any())
 
     def forward(self, preds: Tensor, inputs: Tensor, target: Tensor | None = None) -> Tensor:
-        """Return the penalty, a scalar (``(M,)`` for stacked models).
+        """Return the penalty, a scalar (``(...)`` for stacked models).
 
         Args:
             preds: Logits or probabilities, see ``from_logits``.
             inputs: The rows' inputs ``(N, D)``; the related columns are taken from them.
-            target: Labels ``(N,)``, needed with ``given="positives"``.
+            target: Labels ``(N,)``, required for ``given="positives"``.
         """
         if not self.enabled or (isinstance(self.eta, float | int) and self.eta == 0):
             return self.weights.new_zeros(self.weights.shape[:-1])
@@ -170,7 +169,7 @@ class RelatedFeaturePenalty(nn.Module):
         return self.total(self.penalties(moments))
 
     def probabilities(self, preds: Tensor) -> Tensor:
-        """Return the probability of the positive class, ``(N,)``, in float32 or wider."""
+        """Return the probability of the positive class, ``(..., N)``, in float32 or wider."""
         preds = preds.to(torch.promote_types(preds.dtype, torch.float32))
         if self.weights.ndim == 1 and preds.ndim == 2:
             if preds.shape[1] not in (1, 2):
@@ -193,7 +192,7 @@ class RelatedFeaturePenalty(nn.Module):
             mask = (target.flatten() if self.weights.ndim == 1 else target) > 0.5
         self.check_inputs(inputs)
         related = inputs.index_select(-1, self.columns)
-        return batch_moments(probs, related, mask, squares=self.statistic == "correlation")
+        return batch_moments(probs, related, mask, squares=STATISTICS[self.statistic].needs_squares)
 
     def check_inputs(self, inputs: Tensor) -> None:
         """Raise :class:`InputError` unless the inputs have all related columns."""
@@ -207,7 +206,7 @@ class RelatedFeaturePenalty(nn.Module):
 
     def penalties(self, moments: Moments) -> Tensor:
         """Return ``R`` of each feature, ``(..., K)``."""
-        return penalties_from_moments(moments, self.owner, len(self.feature_names), self.statistic)
+        return penalties_from_moments(moments, self.column_feature, len(self.feature_names), self.statistic)
 
     def total(self, penalties: Tensor) -> Tensor:
         """Return ``eta * sum_j lambda_j R_j``."""
@@ -215,28 +214,31 @@ class RelatedFeaturePenalty(nn.Module):
 
     @torch.no_grad()
     def objective(self, penalties: Tensor) -> Tensor:
-        """Return what the penalty adds to the objective by which epochs are compared.
+        """Return the penalty's part of the objective that epochs are compared by.
 
-        While lambda is learned, this is ``eta * min (sum_j lambda_j R_j + beta |lambda|^2)`` over
-        lambda: a function of ``R`` alone, and so the same function in each epoch. With the lambda of
-        the epoch and without ``beta |lambda|^2`` it would be another function after each update. The
-        rule ``worst_case`` takes the maximum of ``sum_j lambda_j R_j - beta |lambda|^2`` instead. A
-        fixed lambda is the same in each epoch: then this is :meth:`total`.
+        While lambda is learned, this is ``eta * min (sum_j lambda_j R_j + beta |lambda|^2)`` over lambda, a
+        function of ``R`` alone, so that epochs with different lambda are comparable. The rule
+        ``worst_case`` takes the maximum of ``sum_j lambda_j R_j - beta |lambda|^2`` instead. With a fixed
+        lambda it is :meth:`total`.
         """
         if self.beta is None:
             return self.total(penalties)
-        return self.eta * lambda_cost(penalties, self.beta, self.rule, self.chosen)
+        return self.eta * lambda_cost(penalties, self.beta, self.rule, self.feature_mask)
 
     @torch.no_grad()
     def pending_penalties(self) -> Tensor | None:
-        """Return ``R`` of the rows since the last update of lambda, ``(..., K)``; ``None``: no rows."""
+        """Return ``R`` of the rows since the last update of lambda, ``(..., K)``; ``None`` without rows."""
         if not self._pending:
             return None
         return self.penalties(merge_moments(torch.stack(self._pending)))
 
     @torch.no_grad()
     def update_weights(self, beta: float | Tensor, rule: Rule = "kkt") -> Tensor | None:
-        """Solve for lambda from the rows since the last update; return their ``R`` (``None``: no rows)."""
+        """Solve for lambda from the rows since the last update; return their ``R``, ``None`` without rows.
+
+        Raises:
+            DivergedError: If ``R`` is not finite.
+        """
         penalties = self.pending_penalties()
         if penalties is None:
             return None
@@ -247,7 +249,7 @@ class RelatedFeaturePenalty(nn.Module):
                 "the predictions have diverged. Lower the learning rate or clip gradients."
             )
         # Out of place: autograd may still hold the old weights between forward and backward.
-        self.weights = solve_lambda(penalties, beta, rule, self.chosen).to(self.weights.dtype)
+        self.weights = solve_lambda(penalties, beta, rule, self.feature_mask).to(self.weights.dtype)
         self._pending = []
         self._counts[1] += 1
         return penalties
@@ -255,16 +257,16 @@ class RelatedFeaturePenalty(nn.Module):
     @torch.no_grad()
     def _remember(self, moments: Moments) -> None:
         self._counts[0] += 1
-        # Merged only now and then: merging in each step would cost more than the penalty itself.
+        # Merged rarely: merging in each step would cost more than the penalty itself.
         self._pending.append(moments.pack().detach())
-        if len(self._pending) == _MOST_PENDING:
+        if len(self._pending) == _MAX_PENDING:
             self._pending = [merge_moments(torch.stack(self._pending)).pack()]
 
     def hold_in(self, weights: Tensor, counts: Tensor) -> None:
         """Copy lambda and the counters into these tensors, and hold them there until the next reset.
 
         Args:
-            weights: Tensor of the shape of lambda, in the processor's memory.
+            weights: Tensor of the shape of lambda, on the CPU.
             counts: Whole numbers: penalised steps and updates.
         """
         weights.copy_(self.weights)
@@ -273,7 +275,7 @@ class RelatedFeaturePenalty(nn.Module):
             self.weights, self._counts = weights, counts
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Return what a resumed run needs besides lambda, part of the ``state_dict``."""
+        """Return the state that a resumed run needs in addition to lambda, part of the ``state_dict``."""
         pending = torch.stack(self._pending) if self._pending else self.weights.new_empty(0)
         return {
             "pending": pending,
@@ -284,7 +286,11 @@ class RelatedFeaturePenalty(nn.Module):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Resume from the state of a checkpoint."""
+        """Resume from the state of a checkpoint.
+
+        Raises:
+            InputError: If the state is damaged.
+        """
         counters = (state["penalised_steps"], state["updates"])
         if not isinstance(state["pending"], Tensor) or not all(type(count) is int for count in counters):
             raise InputError("the checkpoint's state of the penalty is damaged: restore it from a copy.")
@@ -302,7 +308,7 @@ class RelatedFeaturePenalty(nn.Module):
         for name, buffer in kept.items():
             moved = self._buffers[name]
             if moved is not None and moved.dtype != buffer.dtype:
-                # `.to(bfloat16)` and its like move the module but must not round lambda.
+                # `.to(bfloat16)` may move the module but must not round lambda.
                 self._buffers[name] = buffer.to(moved.device)
         self._pending = [moments.to(self.weights.device) for moments in self._pending]
         return self
@@ -318,19 +324,14 @@ def _check_related(related: Mapping[str, Sequence[int]]) -> None:
             )
 
 
-def _restricted(weights: Tensor, chosen: Tensor) -> Tensor:
-    weights = weights.where(chosen, 0.0)
-    if chosen.shape != weights.shape or not bool((weights.sum(-1) > 0).all()):
+def _masked(weights: Tensor, feature_mask: Tensor) -> Tensor:
+    weights = weights.where(feature_mask, 0.0)
+    if feature_mask.shape != weights.shape or not bool((weights.sum(-1) > 0).all()):
         raise InputError(
-            f"chosen of shape {tuple(chosen.shape)}: expected {tuple(weights.shape)}, with a feature of "
-            "positive weight for each model."
+            f"feature_mask of shape {tuple(feature_mask.shape)}: expected {tuple(weights.shape)}, with a "
+            "feature of positive weight for each model."
         )
     return weights / weights.sum(-1, keepdim=True)
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}.")
 
 
 def _initial_weights(names: list[str], given: Mapping[str, float] | None) -> Tensor:

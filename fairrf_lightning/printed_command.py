@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
 from shlex import quote
+from urllib.parse import unquote, urlsplit
 
 _NOT_OURS = ("__main__.py", "ipykernel_launcher.py")
 
@@ -19,6 +21,24 @@ def shell_command(*args: str | Path) -> str:
     True
     """
     return " ".join([*_program(), *(quote(str(arg)) for arg in args)])
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra, for the way in which this package was installed.
+
+    >>> "[report]" in install_command("report")
+    True
+    """
+    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - slow for --help
+
+    try:
+        origin = json.loads(distribution("fairrf-lightning").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    if not origin.get("dir_info", {}).get("editable"):
+        return f"pip install 'fairrf-lightning[{extra}]'"
+    clone = Path(unquote(urlsplit(origin["url"]).path))
+    return f"""pip install -e {quote(f"{'.' if clone == Path.cwd() else clone}[{extra}]")}"""
 
 
 def _program() -> list[str]:

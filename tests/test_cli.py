@@ -12,8 +12,9 @@ import yaml
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
-from fairrf_lightning.checkpoint_check import weights_digest
+from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.cli import main
+from fairrf_lightning.presets import preset_names
 
 Cli = Callable[[str], None]
 SHORT = "--trainer.max_epochs=2 --data.batch_size=2048"
@@ -173,9 +174,8 @@ def test_print_config_and_help_know_the_short_names(cli: Cli, capsys: pytest.Cap
 
 
 def test_the_presets_of_callbacks_can_be_plugged_in(cli: Cli) -> None:
-    presets = sorted((TRAIN.parent / "callbacks").glob("*.yaml"))
     # `fit` has callbacks like these two already; they are for other projects.
-    presets = [preset for preset in presets if preset.stem not in ("drop_in", "pretrain")]
+    presets = [name for name in preset_names("callbacks") if name not in ("drop_in", "pretrain")]
     assert presets
     options = " ".join(f"--trainer.callbacks+={preset}" for preset in presets)
     cli(f"fit --data adult {SHORT} {options}")

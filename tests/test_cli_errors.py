@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fairrf_lightning import InputError
-from fairrf_lightning.callbacks.prediction_writer import PredictionWriter
+from fairrf_lightning.callbacks.run_files import PredictionWriter
 from fairrf_lightning.errors import check_writable
 
 Cli = Callable[[str], None]

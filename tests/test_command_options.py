@@ -14,8 +14,8 @@ import yaml
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import COMPASDataModule, SyntheticDataModule
-from fairrf_lightning.datamodules.protected_names import protected_names
-from fairrf_lightning.sweep.space import read_space
+from fairrf_lightning.datamodules.leakage import protected_names
+from fairrf_lightning.experiments.space import read_space
 
 Cli: TypeAlias = Callable[[str], None]
 SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 2"
@@ -212,9 +212,9 @@ def test_the_smallest_published_data_keep_their_batches() -> None:
 
 def test_a_sweep_updates_lambda_as_often_as_a_fit() -> None:
     space = read_space(None)
-    small = space.with_default("update_every", 6)
-    assert small.schedule({}, epochs=20).update_every == 6
-    assert space.with_default("update_every", 50) == space
+    small = space.with_default("every_n_steps", 6)
+    assert small.setting({}).every_n_steps == 6
+    assert space.with_default("every_n_steps", 50) == space
 
 
 def test_grid_trains_small_tables_with_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +222,7 @@ def test_grid_trains_small_tables_with_small_batches(tmp_path: Path, monkeypatch
     options = "--eta 0.5 --seeds 1 --epochs 2 --plot false --report false --workers 1"
     main(f"grid --data synthetic --data.n_rows 1000 {options}".split())
     (results,) = Path().glob("*/results.csv")
-    assert set(pd.read_csv(results)["update_every"]) == {6}
+    assert set(pd.read_csv(results)["every_n_steps"]) == {6}
 
 
 def test_names_are_matched_as_words() -> None:

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import copy
 from functools import partial
 from pathlib import Path
@@ -5,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import LightningDataModule, Trainer, seed_everything
+from lightning import Callback, LightningDataModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -125,6 +127,20 @@ def test_a_backbone_of_the_users_may_have_one_or_two_outputs(outputs: int) -> No
     assert batch["probability"].shape == (600,)
 
 
+def test_a_backbone_is_held_once_and_no_private_name_is_in_the_summary() -> None:
+    module = FairRFModule(5, RELATED, backbone=nn.Linear(5, 1))
+    assert [name for name, _ in module.named_children()] == [
+        "backbone",
+        "penalty",
+        "val_metrics",
+        "test_metrics",
+    ]
+    assert [name for name in module.state_dict() if "weight" in name] == [
+        "backbone.weight",
+        "penalty.weights",
+    ]
+
+
 def test_predict_takes_bare_tensors_and_keeps_row_numbers() -> None:
     module = FairRFModule(5, RELATED)
     inputs = people(10)["inputs"]
@@ -241,3 +257,67 @@ def test_an_evaluation_forgets_the_one_before(command: str) -> None:
     getattr(quiet_trainer(), command)(module, TensorBatches(first, 100), verbose=False)
     again = getattr(quiet_trainer(), command)(module, TensorBatches(second, 100), verbose=False)
     assert again == getattr(quiet_trainer(), command)(fresh, TensorBatches(second, 100), verbose=False)
+
+
+class Recorder(FairRFModule):
+    """Keeps the loss and the penalty of each batch, computed apart."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.seen: list[tuple[float, float]] = []
+
+    def training_step(self, batch: Any) -> Tensor:
+        with torch.no_grad():
+            self.penalty.eval()  # it does not count these rows a second time
+            logits = self(batch["inputs"])
+            penalty = self.penalty(logits, batch["inputs"])
+            self.penalty.train()
+        self.seen.append((float(self.task_loss(logits, batch["target"])), float(penalty)))
+        return super().training_step(batch)
+
+
+class Logged(Callback):
+    """Keeps what was logged of each epoch of training; the module logs it after this epoch's end."""
+
+    def __init__(self) -> None:
+        self.values: list[dict[str, float]] = []
+
+    def keep(self, trainer: Trainer) -> None:
+        if "train_loss" in trainer.logged_metrics:
+            self.values.append({name: float(value) for name, value in trainer.logged_metrics.items()})
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        del pl_module
+        self.keep(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        del pl_module
+        self.keep(trainer)
+
+
+def test_epoch_logs_the_mean_loss_and_penalty_of_its_own_batches() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(300, 3, generator=generator)
+    target = (inputs.sum(1) > 0).float()
+    module = Recorder(n_features=3, related={"age": [0], "job": [1]}, backbone=Linear, eta=2.0, lr=0.1)
+    logged = Logged()
+    trainer = Trainer(
+        max_epochs=3,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[logged],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    rows = {"inputs": inputs, "target": target}
+    trainer.fit(module, TensorBatches(rows, 60, shuffle=True), TensorBatches(rows, 60))
+    assert len(module.seen) == 3 * 5
+    assert len(logged.values) == 3
+    for epoch, values in enumerate(logged.values):
+        losses, penalties = zip(*module.seen[5 * epoch : 5 * epoch + 5], strict=True)
+        assert values["train_loss"] == pytest.approx(sum(losses) / 5, rel=1e-5)
+        assert values["train_penalty"] == pytest.approx(sum(penalties) / 5, rel=1e-5)
+        assert values["train_penalty"] > 0.01
+        assert values["lambda/age"] == pytest.approx(0.5)
+    assert module.penalty.penalised_steps == 15

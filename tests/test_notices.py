@@ -22,7 +22,7 @@ from fairrf_lightning.notices import model_notices
 Cli: TypeAlias = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
 SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 3"
-VANILLA = "this is the vanilla model: the penalty (eta 0.7) was never on"
+VANILLA = "this is a vanilla model: the penalty was never on (eta 0.7)"
 SECRETS = ["sex", "Race", "maritalStatus"]
 
 
@@ -188,7 +188,7 @@ def test_an_attached_penalty_counts_as_the_tested_checkpoint_has_it(
     assert fairness.penalised_steps > 0
     trainer.test(module, loader, ckpt_path=str(path), verbose=False)
     found = model_notices(trainer, module, fitted=True)
-    assert any(notice.startswith("this is the vanilla model") for notice in found) is is_vanilla
+    assert any(notice.startswith("this is a vanilla model") for notice in found) is is_vanilla
 
 
 def test_a_resumed_run_that_had_ended_says_that_nothing_was_trained(

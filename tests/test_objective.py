@@ -69,9 +69,9 @@ def test_a_fixed_lambda_is_taken_as_it_is() -> None:
 
 
 def test_stacked_models_have_the_cost_of_single_ones() -> None:
-    chosen = torch.tensor([[True, True, True], [True, False, True]])
+    feature_mask = torch.tensor([[True, True, True], [True, False, True]])
     stacked = RelatedFeaturePenalty(
-        {"a": [0], "b": [1], "c": [2]}, eta=torch.tensor([0.3, 0.9]), chosen=chosen
+        {"a": [0], "b": [1], "c": [2]}, eta=torch.tensor([0.3, 0.9]), feature_mask=feature_mask
     )
     stacked.beta = torch.tensor([0.2, 0.5], dtype=torch.float64)
     whole, part = lambda_cost(FOUND, 0.2), lambda_cost(FOUND[[0, 2]], 0.5)
@@ -118,8 +118,8 @@ def test_no_epoch_of_pretraining_is_kept_in_a_stack_once_there_is_another(
     epochs: int, kept: list[int]
 ) -> None:
     """Each epoch is made to look worse than the one before; a vanilla model has no pretraining."""
-    settings = [Setting(eta=eta, dropout=0.0) for eta in (0.0, 5.0)]
-    schedule = Schedule(epochs=epochs, pretrain_epochs=2, update_every=2)
+    settings = [Setting(eta=eta, dropout=0.0, every_n_steps=2) for eta in (0.0, 5.0)]
+    schedule = Schedule(epochs=epochs, pretrain_epochs=2)
     stack = Stack(small_data, settings, seeds=[0], schedule=schedule)
     measure = stack.module.on_validation_epoch_end
 

@@ -226,7 +226,7 @@ def test_cast_penalty_still_moves() -> None:
         "eta": ("meta", torch.float32),
         "weights": ("meta", torch.float32),
         "columns": ("meta", torch.int64),
-        "owner": ("meta", torch.int64),
+        "column_feature": ("meta", torch.int64),
     }
 
 
@@ -420,20 +420,20 @@ def test_step_on_two_processes_is_the_step_of_one_on_all_rows(tmp_path: Path) ->
 
 
 def test_each_stacked_model_may_have_its_own_features() -> None:
-    chosen = torch.tensor([[True, False, True], [True, True, True]])
+    feature_mask = torch.tensor([[True, False, True], [True, True, True]])
     related = {"a": [0], "b": [1], "c": [2]}
-    penalty = RelatedFeaturePenalty(related, eta=torch.ones(2), chosen=chosen)
+    penalty = RelatedFeaturePenalty(related, eta=torch.ones(2), feature_mask=feature_mask)
     torch.testing.assert_close(penalty.weights, torch.tensor([[1 / 2, 0, 1 / 2], [1 / 3] * 3]))
     penalty(torch.randn(2, 30), torch.randn(30, 3))
     penalty.update_weights(10.0)
-    assert (penalty.weights > 0).tolist() == chosen.tolist()
-    assert "chosen" not in penalty.state_dict()
+    assert (penalty.weights > 0).tolist() == feature_mask.tolist()
+    assert "feature_mask" not in penalty.state_dict()
 
 
-@pytest.mark.parametrize("chosen", [torch.tensor([[True], [False]]), torch.tensor([True])])
-def test_models_without_features_are_refused(chosen: Tensor) -> None:
-    with pytest.raises(InputError, match="chosen"):
-        RelatedFeaturePenalty({"a": [0]}, eta=torch.ones(2), chosen=chosen)
+@pytest.mark.parametrize("feature_mask", [torch.tensor([[True], [False]]), torch.tensor([True])])
+def test_models_without_features_are_refused(feature_mask: Tensor) -> None:
+    with pytest.raises(InputError, match="feature_mask"):
+        RelatedFeaturePenalty({"a": [0]}, eta=torch.ones(2), feature_mask=feature_mask)
 
 
 def test_the_state_counts_penalised_steps_and_updates() -> None:

@@ -12,7 +12,7 @@ from lightning.pytorch.tuner.tuning import Tuner
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
-from tests.test_module import RELATED, PeopleData, quiet_trainer
+from tests.test_module import PeopleData, quiet_trainer
 
 
 @pytest.mark.filterwarnings("ignore:.*enable_checkpointing.*")
@@ -53,23 +53,3 @@ def test_gradients_are_clipped_in_any_precision(precision: Any, clip: float | No
     assert optimizer.param_groups[0]["fused"] is not ("mixed" in precision and clip is not None)
     assert module.penalty.penalised_steps == 6
     assert all(bool(parameter.isfinite().all()) for parameter in module.parameters())
-
-
-def test_the_logged_losses_are_the_means_over_the_steps() -> None:
-    """Steps are counted, losses are summed and penalties are summed, each on its own."""
-    losses: list[tuple[float, float]] = []
-
-    class Noting(FairRFModule):
-        def _note_losses(self, loss: torch.Tensor, penalty: torch.Tensor) -> None:
-            losses.append((loss.item(), penalty.item()))
-            super()._note_losses(loss, penalty)
-
-    torch.manual_seed(0)
-    module = Noting(5, RELATED, backbone=Linear, eta=0.7, lr=0.05)
-    trainer = quiet_trainer(max_epochs=2)
-    trainer.fit(module, PeopleData())
-    assert len(losses) == 12
-    task, penalty = (sum(values) / 6 for values in zip(*losses[6:], strict=True))
-    assert float(trainer.callback_metrics["train_loss"]) == pytest.approx(task, rel=1e-5)
-    assert float(trainer.callback_metrics["train_penalty"]) == pytest.approx(penalty, rel=1e-5)
-    assert task != pytest.approx(sum(loss for loss, _ in losses[:6]) / 6, rel=1e-3)

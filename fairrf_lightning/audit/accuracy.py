@@ -10,7 +10,7 @@ from typing import Any
 from fairrf_lightning.audit.cells import CellCounts
 from fairrf_lightning.audit.figures import plain, ratio
 from fairrf_lightning.audit.gaps import NO_DIFFERENCE
-from fairrf_lightning.metrics.paired_proportions import paired_difference_interval
+from fairrf_lightning.metrics.paired import paired_difference_interval
 
 MORE_ACCURATE = "more accurate, beyond noise"
 LESS_ACCURATE = "less accurate, beyond noise"

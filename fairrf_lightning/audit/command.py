@@ -13,17 +13,17 @@ import pandas as pd
 from rich.console import Console
 
 from fairrf_lightning.audit.cells import Batch, CellCounts
-from fairrf_lightning.audit.checkpoint import EvaluatedRows, evaluate_checkpoint
+from fairrf_lightning.audit.checkpoint import evaluate_checkpoint
 from fairrf_lightning.audit.predictions import PredictionsFile, column_names
 from fairrf_lightning.audit.result import audit, write_audit
 from fairrf_lightning.audit.tables import print_audit
 from fairrf_lightning.errors import InputError, check_writable, writing_to
+from fairrf_lightning.load import EvaluatedRows
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.option_parser import OptionParser
 from fairrf_lightning.quiet import quiet_lightning
-from fairrf_lightning.report import end_with_report
-from fairrf_lightning.report.audit_facts import REPORTED_LEVEL, audit_facts
-from fairrf_lightning.report.facts import Facts
+from fairrf_lightning.report import Facts, write_report_if_installed
+from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
 
 _TARGET = "target"
 _PROBABILITIES = ("prob", "probability")  # `predict` writes the second
@@ -36,7 +36,7 @@ def run_audit(args: Sequence[str]) -> dict[str, Any]:
     result = (_of_predictions if options.predictions else _of_checkpoint)(options, rest)
     print_audit(result)
     paths = write_audit(result, Path(options.out))
-    written, hint = end_with_report(partial(_facts, result), options.out)
+    written, hint = write_report_if_installed(partial(_facts, result), options.out)
     Console().print(f"Wrote {', '.join(map(str, [*paths, *written]))}", highlight=False, soft_wrap=True)
     if options.level != REPORTED_LEVEL:
         hint = f"No report.html: its intervals are at {REPORTED_LEVEL:g}, these at {options.level:g}."
@@ -135,14 +135,14 @@ def _of_checkpoint(options: argparse.Namespace, rest: list[str]) -> dict[str, An
     attributes = [str(name) for name in rows.attributes]
     if not attributes:
         raise InputError("the data name no sensitive attribute: name columns by --groups.")
-    notices = rows.notices
+    notices = rows.run.notices
     probabilities = [rows.probabilities.numpy()]
     if options.against:
         others = [*_without_checkpoint(rest), f"--ckpt_path={options.against}"]
         with quiet_lightning():  # of the same rows all was said
             other = evaluate_checkpoint(others, options.split, names)
         probabilities.append(_same_rows(rows, other))
-        notices = [*notices, *other.notices]
+        notices = [*notices, *other.run.notices]
     cells = count_rows(rows.target.numpy(), np.stack(probabilities), rows.attributes, options.threshold)
     source = {"kind": "checkpoint", "path": rows.checkpoint, "against": options.against}
     source |= {"data": rows.data_name, "split": rows.split}

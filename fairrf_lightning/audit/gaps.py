@@ -12,8 +12,8 @@ from torch import Tensor
 from fairrf_lightning.audit.cells import CellCounts, Ints
 from fairrf_lightning.audit.figures import Grouping, plain
 from fairrf_lightning.audit.missing import gap_bounds
-from fairrf_lightning.metrics.gap_interval import RateSample, gap_interval
-from fairrf_lightning.metrics.paired_interval import (
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval
+from fairrf_lightning.metrics.paired import (
     decision_correlation,
     gap_difference_interval,
     mean_correlation,

@@ -21,8 +21,7 @@ import torch
 from rich.console import Console
 
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.metrics.gap_interval import RateSample, gap_interval
-from fairrf_lightning.metrics.intervals import normal_quantile
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval, normal_quantile
 from fairrf_lightning.option_parser import OptionParser
 
 _SAMPLES = 100

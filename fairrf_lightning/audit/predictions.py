@@ -16,9 +16,8 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
 from fairrf_lightning.audit.cells import Batch, CellCounts, Floats, Ints
-from fairrf_lightning.datamodules.table_columns import value_text
-from fairrf_lightning.datamodules.table_files import first_line
-from fairrf_lightning.datamodules.table_spec import MISSING_VALUES, check_column
+from fairrf_lightning.datamodules.columns import MISSING_VALUES, check_column, value_text
+from fairrf_lightning.datamodules.files import first_line
 from fairrf_lightning.errors import InputError
 
 _BATCH_ROWS = 1 << 18

@@ -22,7 +22,7 @@
                 difference_bounds: outer ones, [smallest, largest] or null}}
 
 A number that cannot be estimated is null. ``audit_groups.csv`` has a line for each group; a name in it that
-a spreadsheet program would take for a formula has an apostrophe in front (``fairrf_lightning/csv_files.py``).
+a spreadsheet program would take for a formula has an apostrophe in front (``fairrf_lightning/files.py``).
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ from fairrf_lightning.audit.cells import CellCounts
 from fairrf_lightning.audit.figures import group_figures, groupings
 from fairrf_lightning.audit.gaps import grouping_gaps
 from fairrf_lightning.audit.notices import notices
-from fairrf_lightning.csv_files import write_csv
 from fairrf_lightning.errors import writing_to
-from fairrf_lightning.files import write_text
+from fairrf_lightning.files import write_csv, write_text
 
 SCHEMA = 1
 

@@ -1,26 +1,27 @@
-"""Algorithm 1, second phase: solve for lambda every so many steps."""
+"""Algorithm 1, second phase: solve for lambda every few steps."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fairrf_lightning.callbacks.attachment import Attachment
-from fairrf_lightning.callbacks.batch_part import BatchPart
-from fairrf_lightning.callbacks.fit_progress import OptimiserSteps, continues_run, start_fresh
-from fairrf_lightning.callbacks.lookup import find_penalties, penalties_of
-from fairrf_lightning.callbacks.restored import restored
-from fairrf_lightning.callbacks.returned_lambda import ReturnedLambda
-from fairrf_lightning.errors import InputError
-from fairrf_lightning.functional import Rule, check_beta, check_rule
-from fairrf_lightning.penalty import RelatedFeaturePenalty
-from fairrf_lightning.training_scale import UPDATE_INTERVAL
-
-COLLAPSED = 0.999
+from fairrf_lightning.callbacks.attachment import Attachment, BatchPart
+from fairrf_lightning.checkpoints import restored
+from fairrf_lightning.errors import InputError, check_choice
+from fairrf_lightning.functional import Rule, check_beta
+from fairrf_lightning.notices import collapse_notice, never_updated_notice
+from fairrf_lightning.penalty import UPDATE_INTERVAL, RelatedFeaturePenalty
+from fairrf_lightning.run_state import (
+    OptimiserSteps,
+    continues_run,
+    find_penalties,
+    penalties_of,
+    start_fresh,
+)
 
 
 class LambdaUpdateCallback(Callback):
@@ -29,31 +30,30 @@ class LambdaUpdateCallback(Callback):
     The penalties ``R`` are those of all rows, on all ranks, that training has seen since the last
     update: no extra forward pass. Without this callback lambda stays fixed (the paper's Fix-lambda).
 
-    The module holds its penalty, as FairRFModule does. Or give ``penalty``, and it is attached to a
-    module that knows nothing of it, without a change to its code: see ``docs/dropin.md``.
+    The module holds its penalty, as FairRFModule does. Or give ``penalty``, and it is attached to any
+    module, without a change to its code: see ``docs/dropin.md``.
 
     Each fit starts fresh, with the penalty's initial lambda. A fit that resumes from a checkpoint, or a
     second fit of the same Trainer, continues.
 
     Args:
         beta: Weight of ``|lambda|^2``: large values keep lambda near ``1 / K``, small ones let it
-            collapse onto the feature with the smallest penalty. A list serves stacked models, one
-            value each.
+            collapse onto the feature with the smallest penalty. For stacked models a list, one value each.
         every_n_steps: Optimiser steps between updates; ``None`` leaves lambda fixed. A batch in which
-            several optimisers step counts once. ``"auto"``, the default of the command line: 50, or
-            fewer where the data module has few training rows.
+            several optimisers step counts once. ``"auto"``, the default of the command line, is 50, or
+            less if the data module has few training rows.
         rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
             still correlates).
         penalty: A penalty to attach to a module that holds none.
         module: With ``penalty``: name of the submodule whose output is the prediction (logits or
             probabilities); ``None`` for the LightningModule's own ``forward``.
         inputs: With ``penalty``: where the related columns are: a key of a dict batch, an index into a
-            tuple batch, or a function of the batch; ``None`` for the first tensor handed to ``module``.
+            tuple batch, or a function of the batch; ``None`` for the first tensor passed to ``module``.
         target: With ``penalty``: where the batch has the labels, likewise; for ``given="positives"``.
         backward: With ``penalty`` and manual optimisation: number of the backward pass in a training
-            step that the penalty goes into, from 0; ``None`` for each.
-        val_loss: With ``penalty``: name of the task loss that ``validation_step`` logs. Where it is
-            logged, ``val_objective`` is logged as well.
+            step that the penalty is added to, from 0; ``None`` for each.
+        val_loss: With ``penalty``: name of the task loss that ``validation_step`` logs. If it is logged,
+            so is ``val_objective``.
 
     >>> LambdaUpdateCallback(beta=0.5, every_n_steps=50).state_dict()
     {'steps_since_update': 0}
@@ -76,7 +76,7 @@ class LambdaUpdateCallback(Callback):
         val_loss: str = "val_loss",
     ) -> None:
         check_beta(_as_tensor(beta))
-        check_rule(rule)
+        check_choice("rule", rule, get_args(Rule))
         if isinstance(every_n_steps, int) and every_n_steps < 1:
             raise InputError(
                 f"every_n_steps = {every_n_steps}: expected 1 or more optimiser steps between "
@@ -84,14 +84,14 @@ class LambdaUpdateCallback(Callback):
             )
         self.beta = beta
         self.every_n_steps = every_n_steps
-        self.interval = every_n_steps if isinstance(every_n_steps, int) else None  # "auto": known in setup
+        # "auto" is resolved in setup.
+        self.update_interval = every_n_steps if isinstance(every_n_steps, int) else None
         self.rule: Rule = rule
         self.penalty = penalty
         self.val_loss = val_loss
         self._attachment: Attachment | None = None
         if penalty is not None:
             self._attachment = Attachment(penalty, module, inputs, target, backward)
-            self._returned = ReturnedLambda(penalty)
         else:
             _check_unused(module=module, inputs=inputs, target=target, backward=backward)
         self._module = module
@@ -105,7 +105,7 @@ class LambdaUpdateCallback(Callback):
 
     @property
     def state_key(self) -> str:
-        """Several penalties can be attached, each to its own submodule."""
+        """Name of the state in a checkpoint; several penalties can be attached, each to its own submodule."""
         return super().state_key if self.penalty is None else self._generate_state_key(module=self._module)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -119,7 +119,7 @@ class LambdaUpdateCallback(Callback):
     def _resolve_interval(self, trainer: Trainer) -> None:
         if self.every_n_steps == "auto":
             data = getattr(trainer, "datamodule", None)
-            self.interval = getattr(data, "update_interval", UPDATE_INTERVAL)
+            self.update_interval = getattr(data, "update_interval", UPDATE_INTERVAL)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
@@ -130,42 +130,42 @@ class LambdaUpdateCallback(Callback):
                 penalty.beta, penalty.rule = _as_tensor(self.beta), self.rule
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave the module as it was; hand lambda to the process that started this one."""
+        """Restore the module; return lambda to the process that started this one."""
         del pl_module
-        if self._attachment and self.penalty:
+        if self._attachment:
             self._attachment.detach()
             if stage == "fit":
-                self._returned.write(trainer, self.penalty)
+                self._attachment.return_lambda(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the module as it was: Lightning tears nothing down after an error."""
+        """Restore the module: Lightning does not call ``teardown`` after an error."""
         del exception
         self.teardown(trainer, pl_module, "fit")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Listen to the predictions of a training batch."""
+        """Record the predictions of a training batch."""
         del pl_module, batch_idx
         self._steps.start_batch(trainer)
         if self._attachment:
             self._attachment.start_batch(batch)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        """Count optimiser steps with the penalty on; update lambda when it is time."""
+        """Count optimiser steps with the penalty on; update lambda when it is due."""
         if self._attachment:
             self._attachment.end_batch()
-        if not self._steps.end_batch(trainer) or self.interval is None:
+        if not self._steps.end_batch(trainer) or self.update_interval is None:
             return
         penalties = self._penalties(trainer, pl_module)
         self._steps_since_update += any(penalty.enabled for penalty in penalties)
-        if self._steps_since_update >= self.interval:
+        if self._steps_since_update >= self.update_interval:
             self._steps_since_update = 0
             for penalty in penalties:
                 self._update(penalty)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the loss of the last validation, which is not to be taken for that of this one."""
+        """Drop the loss of the last validation, so that it is not mistaken for that of this one."""
         del pl_module
         if self._attachment:
             trainer.callback_metrics.pop(self.val_loss, None)
@@ -178,7 +178,7 @@ class LambdaUpdateCallback(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Listen to the predictions of a batch of the first validation loader."""
+        """Record the predictions of a batch of the first validation loader."""
         del trainer, pl_module, batch_idx
         if self._attachment and dataloader_idx == 0:
             self._attachment.start_validation_batch(batch)
@@ -192,7 +192,7 @@ class LambdaUpdateCallback(Callback):
             self._attachment.end_validation_batch(pl_module)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log ``val_penalty`` and ``val_objective`` of a module that does not know them."""
+        """Log ``val_penalty`` and ``val_objective`` of an attached penalty."""
         measured = self._attachment.end_validation_epoch(trainer) if self._attachment else None
         if measured is None:
             self._val_cost = None
@@ -209,7 +209,7 @@ class LambdaUpdateCallback(Callback):
             pl_module.log("val_objective", loss.to(total.device) + sum(costs), sync_dist=True)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log lambda and the penalties of a module that does not know them."""
+        """Log lambda and the penalties of an attached penalty."""
         if self._attachment:
             suffix = self._suffix(trainer, pl_module)
             for name, value in self._attachment.end_epoch(pl_module).items():
@@ -218,14 +218,11 @@ class LambdaUpdateCallback(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if training was too short for a single update; the progress bar is closed by now."""
-        if self.every_n_steps is None:
+        if self.update_interval is None:
             return
         penalties = [penalty for penalty in self._penalties(trainer, pl_module) if penalty.penalised_steps]
         if penalties and not any(penalty.updates for penalty in penalties):
-            rank_zero_warn(
-                f"lambda was never updated: the penalty was on for {self._steps_since_update} optimiser "
-                f"steps, and every_n_steps is {self.interval}. Lower it, or train longer."
-            )
+            rank_zero_warn(never_updated_notice(self._steps_since_update, self.update_interval))
 
     def _penalties(self, trainer: Trainer, pl_module: LightningModule) -> list[RelatedFeaturePenalty]:
         return [self.penalty] if self.penalty else find_penalties(trainer, pl_module, self)
@@ -238,19 +235,12 @@ class LambdaUpdateCallback(Callback):
         measured = penalty.update_weights(_as_tensor(self.beta), self.rule)
         if self._attachment:
             self._attachment.measured = measured
-        if measured is None or self._warned or penalty.weights.ndim > 1:
-            return
-        largest = int(penalty.weights.argmax())
-        if len(penalty.weights) > 1 and float(penalty.weights[largest]) > COLLAPSED:
+        if measured is not None and not self._warned and (notice := collapse_notice(penalty)):
             self._warned = True
-            rank_zero_warn(
-                f"lambda has collapsed onto {penalty.feature_names[largest]!r}, the related feature "
-                f"with the {'smallest' if self.rule == 'kkt' else 'largest'} penalty: the others are no "
-                f"longer held down. Raise beta (now {self.beta}), or leave lambda fixed (every_n_steps=None)."
-            )
+            rank_zero_warn(notice)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs; a penalty that the module holds is in the module's state."""
+        """Return the state that a resumed run needs; a penalty of the module is in the module's state."""
         attached = {"penalty": self._attachment.state_dict()} if self._attachment else {}
         return {"steps_since_update": self._steps_since_update, **attached}
 
@@ -275,5 +265,5 @@ def _check_unused(**attached_only: object) -> None:
         if value is not None:
             raise InputError(
                 f"{name} = {value!r} is for a penalty that this callback attaches: give "
-                "penalty=RelatedFeaturePenalty({...}) too."
+                "penalty=RelatedFeaturePenalty({...}) as well."
             )

@@ -1,38 +1,49 @@
-"""Algorithm 1, first phase: train without the penalty, then switch it on."""
+"""Algorithm 1, first phase: train without the penalty, then enable it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from fairrf_lightning.callbacks.fit_progress import OptimiserSteps, continues_run, start_fresh
-from fairrf_lightning.callbacks.lookup import find_penalties, in_pretraining, penalties_of
-from fairrf_lightning.callbacks.monitors import blind_monitors, forget_scores
-from fairrf_lightning.callbacks.restored import restored
+from fairrf_lightning.callbacks.checkpointing import PenalisedCheckpoint
+from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.penalty import RelatedFeaturePenalty
+from fairrf_lightning.run_state import (
+    OptimiserSteps,
+    continues_run,
+    find_penalties,
+    in_pretraining,
+    penalties_of,
+    start_fresh,
+)
 
 
 class PretrainCallback(Callback):
-    """Keeps every penalty of the module off for a while, then on for the rest of the run.
+    """Trains without the penalty first, then enables it.
 
-    Give one of ``epochs``, ``steps`` and ``patience``; with none of them, one epoch. Each fit starts
+    Set at most one of ``epochs``, ``steps`` and ``patience``; the default is one epoch. Each fit starts
     fresh: with pretraining, and with the penalties' initial lambda. A fit that resumes from a checkpoint,
     or a second fit of the same Trainer, continues. After a fit the penalties are on.
 
     Args:
-        epochs: Epochs to pretrain; 0 for none.
-        steps: Optimiser steps to pretrain. A batch in which several optimisers step counts once.
-        patience: Pretrain until ``monitor`` has not improved for this many validations in a row.
-        monitor: The metric that ``patience`` watches; lower is better. It has to be known without the
-            sensitive attribute.
-        min_delta: The least change of ``monitor`` that counts as an improvement.
-        reset_monitors: When pretraining ends, make ModelCheckpoint, EarlyStopping and ReduceLROnPlateau
-            forget their best score. Scores with and without the penalty are not comparable: the loss
-            rises when the penalty comes on.
+        epochs: Number of epochs without the penalty; 0 for no pretraining.
+        steps: Number of optimiser steps without the penalty. A batch in which several optimisers step
+            counts once.
+        patience: Enable the penalty once ``monitor`` has not improved for this many validation runs.
+        monitor: The metric for ``patience``; lower is better. It must not need the sensitive attribute.
+        min_delta: Minimum change of ``monitor`` that counts as an improvement.
+        reset_monitors: When pretraining ends, reset the best score of ModelCheckpoint, EarlyStopping and
+            ReduceLROnPlateau. Scores with and without the penalty are not comparable: the loss rises when
+            the penalty comes on.
 
     >>> PretrainCallback(patience=2).state_dict()
     {'best': inf, 'waited': 0, 'finished': False, 'steps': 0}
@@ -53,9 +64,9 @@ class PretrainCallback(Callback):
         if len(given) > 1:
             raise InputError(f"PretrainCallback got {given}: give one of epochs, steps, patience.")
         for name, value in given.items():
-            least = 1 if name == "patience" else 0
-            if value < least:
-                raise InputError(f"{name} = {value}: expected a whole number of {least} or more.")
+            minimum = 1 if name == "patience" else 0
+            if value < minimum:
+                raise InputError(f"{name} = {value}: expected a whole number of {minimum} or more.")
         if min_delta < 0:
             raise InputError(f"min_delta = {min_delta}: expected 0 or a positive number.")
         self.epochs = epochs if given else 1
@@ -66,6 +77,12 @@ class PretrainCallback(Callback):
         self.reset_monitors = reset_monitors
         self._penalties: list[RelatedFeaturePenalty] = []
         self._start()
+
+    @property
+    def pretraining(self) -> str:
+        """The length of pretraining in words, such as ``epochs 1``."""
+        limits = {"epochs": self.epochs, "steps": self.steps, "patience": self.patience}
+        return ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
 
     def _start(self) -> None:
         self._best = float("inf")
@@ -82,12 +99,12 @@ class PretrainCallback(Callback):
                 self._start()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn of callbacks whose best epoch would be one of pretraining."""
+        """Warn of callbacks that would keep an epoch of pretraining."""
         if self.reset_monitors or self._is_over(trainer) or not in_pretraining(trainer, pl_module):
             return
-        if blind := blind_monitors(trainer):
+        if monitors := _monitors_without_penalty(trainer):
             rank_zero_warn(
-                f"{', '.join(blind)}: this metric does not include the penalty and gets worse when "
+                f"{', '.join(monitors)}: this metric does not include the penalty and gets worse when "
                 "pretraining ends, so an epoch without the penalty would be kept. Monitor 'val_objective', "
                 "or give PretrainCallback(reset_monitors=True)."
             )
@@ -103,27 +120,23 @@ class PretrainCallback(Callback):
         for penalty in self._penalties:
             penalty.enabled = enabled
         if enabled and self.reset_monitors and in_pretraining(trainer, pl_module):
-            forget_scores(trainer)
+            _reset_scores(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         """Count the optimiser's steps."""
         self._steps.end_batch(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
-        """Watch the monitored loss."""
+        """Compare the monitored metric with its best value."""
         fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if self.patience is not None and fitting and not self._finished:
-            self._watch(trainer)
+            self._compare(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if the penalty never came on; the progress bar is closed by now."""
         if in_pretraining(trainer, pl_module):
-            limits = {"epochs": self.epochs, "steps": self.steps, "patience": self.patience}
-            given = ", ".join(f"{name}={value}" for name, value in limits.items() if value is not None)
-            rank_zero_warn(
-                f"the penalty was never on: training ended within pretraining ({given}), so this is a "
-                "vanilla model. Train longer, or pretrain for a shorter time."
-            )
+            eta = max(float(torch.as_tensor(p.eta).max()) for p in penalties_of(trainer, pl_module))
+            rank_zero_warn(str(vanilla_notice(eta, 0, pretraining=self.pretraining)))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the penalties on, for a later Trainer without this callback."""
@@ -133,7 +146,7 @@ class PretrainCallback(Callback):
         self._penalties = []
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave the penalties on: Lightning tears nothing down after an error."""
+        """Leave the penalties on: Lightning does not call ``teardown`` after an error."""
         del exception
         self.teardown(trainer, pl_module, "fit")
 
@@ -144,7 +157,7 @@ class PretrainCallback(Callback):
             return self._steps.count >= self.steps
         return self._finished
 
-    def _watch(self, trainer: Trainer) -> None:
+    def _compare(self, trainer: Trainer) -> None:
         value = trainer.callback_metrics.get(self.monitor)
         if value is None:
             known = ", ".join(sorted(trainer.callback_metrics)) or "none"
@@ -152,7 +165,7 @@ class PretrainCallback(Callback):
                 f"monitor = {self.monitor!r} is not among the logged metrics ({known}): "
                 "log it in validation, or pretrain for a number of epochs or steps."
             )
-        # One decision for all ranks, whatever each of them logged.
+        # One decision for all ranks, even if they logged different values.
         current = float(trainer.strategy.reduce(value.detach().float().clone(), reduce_op="mean"))
         improved = current < self._best - self.min_delta
         self._best = current if improved else self._best
@@ -160,7 +173,7 @@ class PretrainCallback(Callback):
         self._finished = self.patience is not None and self._waited >= self.patience
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs."""
+        """Return the state that a resumed run needs."""
         return {
             "best": self._best,
             "waited": self._waited,
@@ -174,3 +187,41 @@ class PretrainCallback(Callback):
         self._waited = restored(state_dict, "waited", int)
         self._finished = restored(state_dict, "finished", bool)
         self._steps.count = restored(state_dict, "steps", int)
+
+
+def _monitors_without_penalty(trainer: Trainer) -> list[str]:
+    """Return the callbacks that compare epochs by a metric without the penalty, such as the task loss.
+
+    Such a metric gets worse when the penalty comes on, so that the best epoch is one of pretraining.
+    """
+    return [
+        f"{type(callback).__name__}(monitor={callback.monitor!r})"
+        for callback in trainer.callbacks  # type: ignore[attr-defined]
+        if isinstance(callback, EarlyStopping | ModelCheckpoint)
+        and not isinstance(callback, PenalisedCheckpoint)
+        and callback.monitor is not None
+        and not any(word in callback.monitor for word in ("objective", "penalty"))
+    ]
+
+
+def _reset_scores(trainer: Trainer) -> None:
+    """Make the epochs so far count as worse than any later one.
+
+    Their checkpoints stay until a later one replaces them, so a run that ends early has a checkpoint.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, ModelCheckpoint) and callback.monitor is not None and callback.best_k_models:
+            worst = _worst(callback.mode)
+            callback.best_k_models = dict.fromkeys(callback.best_k_models, worst)
+            callback.best_model_score = callback.kth_value = worst
+        elif isinstance(callback, EarlyStopping):
+            callback.best_score = _worst(callback.mode)
+            callback.wait_count = 0
+    for config in trainer.lr_scheduler_configs:
+        if isinstance(config.scheduler, ReduceLROnPlateau):
+            config.scheduler.best = float(_worst(config.scheduler.mode))
+            config.scheduler.num_bad_epochs = 0
+
+
+def _worst(mode: str) -> Tensor:
+    return torch.tensor(torch.inf if mode == "min" else -torch.inf)

@@ -7,10 +7,18 @@ from statistics import NormalDist
 
 import numpy as np
 
-from fairrf_lightning.certificate.dual import Array, Box, second_moments, weights_any, weights_binary
-from fairrf_lightning.certificate.gap import roots, share_edges, standardise
+from fairrf_lightning.certificate.bound import (
+    Array,
+    Box,
+    roots,
+    second_moments,
+    share_edges,
+    standardise,
+    weights_any,
+    weights_binary,
+)
 
-FEWEST_ROWS = 400
+_MIN_ROWS = 400
 
 
 def population_bound(
@@ -40,7 +48,7 @@ def population_bound(
         level: Confidence level as far as the rows are concerned.
         seed: Seed of the halves.
     """
-    if len(preds) < FEWEST_ROWS:
+    if len(preds) < _MIN_ROWS:
         return None
     order = np.random.default_rng(seed).permutation(len(preds))
     first, second = order[: len(order) // 2], order[len(order) // 2 :]
@@ -60,7 +68,7 @@ def _chosen(
     preds: Array, columns: Array, box: Box, share: tuple[float, float], z: float
 ) -> tuple[Array, float]:
     """Return the weights and the threshold that do best on these rows, the error of the limit included."""
-    # S correlates a little differently here; weights that trust in the last digit do badly on other rows.
+    # S correlates a little differently here; weights fitted to the last digit do badly on other rows.
     wide = box.widened(2 / np.sqrt(len(preds)))
     none = np.zeros(columns.shape[1])
     start = weights_any(second_moments(preds, columns), wide) if np.ptp(preds) else none
@@ -69,11 +77,11 @@ def _chosen(
     for weights in (none, start, weights_binary(preds, columns, wide, worst, start)):
         residual = preds - columns @ weights
         candidates.append((weights, float(np.quantile(residual, 1 - sum(share) / 2))))
-    # Far below 0 is no better: weights that prove too much here do badly on other rows.
+    # Far below 0 is no better: such weights do badly on other rows.
     return min(candidates, key=lambda one: abs(_upper_limit(preds, columns, box, share, one, z)))
 
 
-def _upper_limit(  # noqa: PLR0917 - all that the limit is made of
+def _upper_limit(  # noqa: PLR0917 - all of them make up the limit
     preds: Array,
     columns: Array,
     box: Box,
@@ -86,16 +94,16 @@ def _upper_limit(  # noqa: PLR0917 - all that the limit is made of
     centred = columns - columns.mean(axis=0)
     spreads = centred.std(axis=0)
     sides = np.maximum(weights * box.low, weights * box.high)
-    # What a row adds to sum_j side_j sd(x_j), to first order.
+    # Influence of a row on sum_j side_j sd(x_j), to first order.
     safe = np.where(spreads > 0, spreads, 1.0)
     influence = (centred**2 - spreads**2) @ (sides / (2 * safe))
     support = float(sides @ spreads + z * influence.std() / np.sqrt(size))
     excess = preds - columns @ weights - threshold
     ends = []
-    unseen = -np.expm1(np.log(NormalDist().cdf(-z)) / size)  # an event can be so frequent and not occur
+    unseen = -np.expm1(np.log(NormalDist().cdf(-z)) / size)  # frequency of an event that may not occur
     for q in share:
         loss = np.maximum(excess, 0.0) - q * excess
-        largest = max(float(loss.max()), q, 1 - q)  # the latter: of a prediction at the other end
+        largest = max(float(loss.max()), q, 1 - q)  # the latter for a prediction at the other end
         ends.append(float(loss.mean() + z * loss.std() / np.sqrt(size) + unseen * largest))
     # The loss is linear in q, so limits at both ends are limits in between.
     edges = share_edges(share)

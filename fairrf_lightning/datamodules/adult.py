@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pandas as pd
 
-from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.reading import keep_rows, text_as_categories
-from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+from fairrf_lightning.datamodules.base import TabularDataModule, keep_rows, text_as_categories
+from fairrf_lightning.datamodules.download import RemoteFile, fetch
+from fairrf_lightning.presets import preset
 
+_PRESET = preset("datamodules", "adult")["init_args"]
 _COLUMNS = (
     "age",
     "workclass",
@@ -62,8 +61,7 @@ class AdultDataModule(TabularDataModule):
     target = "income"
     sensitive = "sex"
     columns = tuple(column for column in _COLUMNS if column != "fnlwgt")
-    default_related = ("age", "relationship", "marital-status")
-    recommended: ClassVar[dict[str, float]] = {"eta": 0.6, "beta": 0.5}
+    default_related = tuple(_PRESET["related"])
     files = (
         _file(
             "adult.data",

@@ -1,4 +1,4 @@
-"""What all tabular data modules share: split, encoding, loaders and the quarantine of S."""
+"""Base of the tabular data modules: split, encoding, loaders, and S kept out of training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -14,28 +15,48 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from fairrf_lightning.datamodules.beside import (
-    RelatedBeside,
-    check_beside,
-    indicators,
-    sensitive_beside,
-)
+from fairrf_lightning.class_paths import plain_values
+from fairrf_lightning.datamodules.columns import check_column
+from fairrf_lightning.datamodules.download import RemoteFile, fetch
 from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
-from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
-from fairrf_lightning.datamodules.options import (
-    argument_names,
-    check_at_least,
-    check_related,
-    check_split,
-    split_rows,
+from fairrf_lightning.datamodules.ksmote import KSMOTE
+from fairrf_lightning.datamodules.leakage import check_leakage
+from fairrf_lightning.datamodules.loader import (
+    EpochBatches,
+    TensorBatches,
+    default_batch_size,
+    default_update_interval,
 )
-from fairrf_lightning.datamodules.quarantine import check_stand_ins
-from fairrf_lightning.datamodules.restored_state import check_state
-from fairrf_lightning.datamodules.sources import RemoteFile, fetch
-from fairrf_lightning.datamodules.table_spec import check_column
-from fairrf_lightning.methods.ksmote import KSMOTE
-from fairrf_lightning.training_scale import default_batch_size, default_update_interval
+from fairrf_lightning.errors import InputError, did_you_mean
+
+_PARTS = ("train", "val", "test")
+_STATE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "columns": list,
+    "encoder": Mapping,
+    "expose_sensitive": bool,
+    "feature_names": list,
+    "include_sensitive": bool,
+    "ksmote": (Mapping, type(None)),
+    "related": list,
+    "remove_related": bool,
+    "seed": int,
+    "sensitive": (str, type(None)),
+    "split": list,
+    "table_options": Mapping,
+}
+
+
+class PenaltyColumns(NamedTuple):
+    """Columns of all rows that the penalty sees and the model does not.
+
+    Args:
+        matrix: The columns, ``(N, C)``.
+        columns: Column numbers of each feature.
+    """
+
+    matrix: Tensor
+    columns: dict[str, list[int]]
 
 
 class TabularDataModule(LightningDataModule, ABC):
@@ -77,7 +98,6 @@ class TabularDataModule(LightningDataModule, ABC):
     default_groups: tuple[str, ...] | Literal["all"] = "all"
     table_options: ClassVar[tuple[str, ...]] = ()  # attributes that decide on the rows of the table
     files: tuple[RemoteFile, ...] = ()
-    recommended: ClassVar[dict[str, float]] = {}  # eta and beta for the command line
 
     def __init__(
         self,
@@ -95,6 +115,12 @@ class TabularDataModule(LightningDataModule, ABC):
         data_dir: str | None = None,
     ) -> None:
         super().__init__()
+        # The checkpoint keeps these, so that a run can be loaded by its path alone. Not logged: names such
+        # as `related` are options of the model as well.
+        self.save_hyperparameters(logger=False)
+        self.hparams.update(plain_values(self.hparams))
+        if data_dir is not None:
+            self.hparams["data_dir"] = str(Path(data_dir).expanduser().absolute())
         check_at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
         check_at_least(0, seed=seed)
         check_split(split)
@@ -104,9 +130,13 @@ class TabularDataModule(LightningDataModule, ABC):
         self._batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.include_sensitive = include_sensitive
-        check_beside(
-            expose_sensitive=expose_sensitive, remove_related=remove_related, ksmote=ksmote is not None
-        )
+        methods = {
+            "expose_sensitive": expose_sensitive,
+            "remove_related": remove_related,
+            "ksmote": ksmote is not None,
+        }
+        if len(given := [name for name, value in methods.items() if value]) > 1:
+            raise InputError(f"{' and '.join(given)} belong to different methods: give one of them.")
         self.expose_sensitive = expose_sensitive
         self.remove_related = remove_related
         self.ksmote = ksmote
@@ -115,7 +145,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self.data_dir = data_dir
         self.split_seed = 0
         self._parts: dict[str, dict[str, Tensor]] = {}
-        self._beside: RelatedBeside | None = None
+        self._penalty_columns: PenaltyColumns | None = None
         self._loaded: dict[str, Any] | None = None
         self._group_names: list[str] = []
         if self.columns is not None:
@@ -170,6 +200,11 @@ class TabularDataModule(LightningDataModule, ABC):
         return self._loader(part, ("inputs", "target", "related", "groups", "row"), self.eval_batch_size)
 
     @property
+    def display_name(self) -> str:
+        """Name of the data set, for reports."""
+        return str(getattr(self, "name", type(self).__name__))
+
+    @property
     def encoder(self) -> TableEncoder:
         """The encoding, learned from the training rows."""
         self.setup()
@@ -188,16 +223,16 @@ class TabularDataModule(LightningDataModule, ABC):
     @property
     def related_columns(self) -> dict[str, list[int]]:
         """Columns of ``inputs``, or of ``related`` if batches carry it, for each related feature."""
-        if self.related_width is not None and self._beside is not None:
-            return self._beside.columns
+        if self.penalty_columns is not None and self._penalty_columns is not None:
+            return self._penalty_columns.columns
         owners = self.encoder.owners
         return {name: owners[name] for name in self.related}
 
     @property
-    def related_width(self) -> int | None:
+    def penalty_columns(self) -> int | None:
         """Number of columns of ``related``, which batches carry if the related columns are no inputs."""
         self.setup()
-        return None if self._beside is None else self._beside.matrix.shape[1]
+        return None if self._penalty_columns is None else self._penalty_columns.matrix.shape[1]
 
     @property
     def group_names(self) -> list[str]:
@@ -244,12 +279,11 @@ class TabularDataModule(LightningDataModule, ABC):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of the constructor as they are in force; they tell results on one table apart.
+        """Arguments of the constructor as they are in force; they distinguish results on one table.
 
         A subclass that does not keep an argument as an attribute of the same name adds it here.
         """
-        names = argument_names(type(self))
-        return {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return {name: getattr(self, name) for name in sorted(self.hparams) if hasattr(self, name)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps, as plain values."""
@@ -309,7 +343,7 @@ class TabularDataModule(LightningDataModule, ABC):
             if self.sensitive is not None and not self.include_sensitive:
                 # S is legal on validation and test rows.
                 held_out = table.iloc[torch.cat([rows["val"], rows["test"]]).numpy()]
-                check_stand_ins(held_out[features], held_out[self.sensitive])
+                check_leakage(held_out[features], held_out[self.sensitive])
         else:
             self._encoder = TableEncoder.from_state(encoder_state)
         tensors = {
@@ -319,9 +353,9 @@ class TabularDataModule(LightningDataModule, ABC):
         }
         if self.sensitive is not None:
             tensors["groups"], self._group_names = group_ids(table[self.sensitive], self.groups)
-        self._beside = self._related_beside(table, tensors, rows["train"])
-        if self._beside is not None:
-            tensors["related"] = self._beside.matrix
+        self._penalty_columns = self._make_penalty_columns(table, tensors, rows["train"])
+        if self._penalty_columns is not None:
+            tensors["related"] = self._penalty_columns.matrix
         self._parts = {
             name: {key: tensor[chosen] for key, tensor in tensors.items()} for name, chosen in rows.items()
         }
@@ -329,19 +363,18 @@ class TabularDataModule(LightningDataModule, ABC):
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
         return TableEncoder.fit(train)
 
-    def _related_beside(
+    def _make_penalty_columns(
         self, table: pd.DataFrame, tensors: Mapping[str, Tensor], train: Tensor
-    ) -> RelatedBeside | None:
+    ) -> PenaltyColumns | None:
         if self.expose_sensitive and self.sensitive is not None:
             rank_zero_info(f"Data: {self.sensitive} is shown to the penalty in training (expose_sensitive).")
-            return sensitive_beside(self.sensitive, tensors["groups"], len(self._group_names))
+            return _indicators(self.sensitive, tensors["groups"], len(self._group_names))
         if self.remove_related:
             encoder = self._fit_encoder(table[self.related].iloc[train.numpy()])
-            return RelatedBeside(encoder.transform(table), dict(encoder.owners))
+            return PenaltyColumns(encoder.transform(table), dict(encoder.owners))
         if self.ksmote is not None:
             clusters = self.ksmote.cluster(tensors["inputs"], train, self.split_seed)
-            columns = list(range(self.ksmote.n_clusters))
-            return RelatedBeside(indicators(clusters, len(columns)), {"cluster": columns})
+            return _indicators("cluster", clusters, self.ksmote.n_clusters)
         return None
 
     def _loader(
@@ -366,3 +399,102 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def _check_related(self, columns: Collection[str]) -> None:
         check_related(self.related, columns, self.sensitive, include_sensitive=self.include_sensitive)
+
+
+def _indicators(name: str, ids: Tensor, number: int) -> PenaltyColumns:
+    """Return one 0/1 column per id; id -1 gives zeros."""
+    return PenaltyColumns((ids[:, None] == torch.arange(number)).float(), {name: list(range(number))})
+
+
+def check_at_least(minimum: int, **options: int | None) -> None:
+    """Raise if an option is below ``minimum``; ``None`` stands for an option not given."""
+    for name, value in options.items():
+        if value is not None and value < minimum:
+            raise InputError(f"{name} must be at least {minimum}, not {value}")
+
+
+def check_split(split: Sequence[float]) -> None:
+    """Raise unless the split is three positive shares of a whole."""
+    # an unordered comparison with NaN is false, hence "not all"
+    if len(split) != len(_PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
+        raise InputError(
+            f"split must be three positive shares (train, validation, test) that add up to 1, "
+            f"such as [0.5, 0.2, 0.3], not {list(split)}"
+        )
+
+
+def check_related(
+    related: Sequence[str], columns: Collection[str], sensitive: str | None, *, include_sensitive: bool
+) -> None:
+    """Raise if related features are not in the data, or are S itself."""
+    if not related:
+        raise InputError("related is empty: name at least one feature that is related to S")
+    for name in related:
+        if name not in columns:
+            raise InputError(f"related: there is no column '{name}'; {did_you_mean(name, columns)}")
+    if len(set(related)) < len(related):
+        raise InputError(f"related names a feature twice: {', '.join(related)}")
+    if sensitive in related and not include_sensitive:
+        raise InputError(
+            f"related: '{sensitive}' is the sensitive attribute and no input of the model; "
+            "leave it out, or set include_sensitive to true"
+        )
+
+
+def split_sizes(num_rows: int, split: Sequence[float]) -> list[int]:
+    """Return the number of rows of each part; the last takes what rounding leaves.
+
+    >>> split_sizes(45222, (0.5, 0.2, 0.3))
+    [22611, 9044, 13567]
+    """
+    train, val = (round(share * num_rows) for share in split[:2])
+    sizes = [train, val, num_rows - train - val]
+    if min(sizes) < 1:
+        raise InputError(f"{num_rows} rows are too few for a split into {list(split)}")
+    return sizes
+
+
+def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> dict[str, Tensor]:
+    """Return the row numbers of ``train``, ``val`` and ``test``, drawn by the seed."""
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
+    train, val, _ = split_sizes(num_rows, split)
+    parts = order.tensor_split((train, train + val))
+    return dict(zip(_PARTS, parts, strict=True))
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` if a state is damaged, or its encoder does not make the model's inputs.
+
+    Args:
+        state: The state of a data module in a checkpoint.
+    """
+    for name, kind in _STATE_TYPES.items():
+        if not isinstance(state.get(name), kind):
+            raise _damaged(f"{name} = {state.get(name)!r}")
+    for name in ("columns", "feature_names", "related"):
+        if not all(isinstance(item, str) for item in state[name]):
+            raise _damaged(f"{name} = {state[name]}")
+    made = TableEncoder.from_state(state["encoder"]).columns
+    if made != state["feature_names"]:
+        trained = len(state["feature_names"])
+        raise _damaged(f"its encoder makes {len(made)} input columns that are not the {trained} of the model")
+
+
+def _damaged(what: str) -> InputError:
+    return InputError(
+        f"the checkpoint's state of the data is damaged: {what}. Restore it from a copy, or train again."
+    )
+
+
+def text_as_categories(table: pd.DataFrame) -> pd.DataFrame:
+    """Give text columns the categories of the whole table: a model's width must not depend on the split."""
+    text = table.select_dtypes(exclude="number").columns
+    return table.astype(dict.fromkeys(text, "category"))
+
+
+def keep_rows(table: pd.DataFrame, keep: pd.Series[bool], reason: str) -> pd.DataFrame:
+    """Return the rows to keep, renumbered, and print how many were dropped and why."""
+    kept = table[keep].reset_index(drop=True)
+    if dropped := len(table) - len(kept):
+        rank_zero_info(f"Data: dropped {dropped:,} of {len(table):,} rows: {reason}.")
+    return kept

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pandas as pd
 
-from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.reading import keep_rows, text_as_categories
-from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+from fairrf_lightning.datamodules.base import TabularDataModule, keep_rows, text_as_categories
+from fairrf_lightning.datamodules.download import RemoteFile, fetch
+from fairrf_lightning.presets import preset
 
+_PRESET = preset("datamodules", "compas")["init_args"]
 _NAME = "compas-scores-two-years.csv"
 _COMMIT = "bafff5da3f2e45eca6c2d5055faad269defd135a"
 
@@ -53,9 +52,8 @@ class COMPASDataModule(TabularDataModule):
         "decile_score",
         "duration",
     )
-    default_related = ("score_text", "decile_score", "sex")
-    default_groups = ("African-American", "Caucasian")
-    recommended: ClassVar[dict[str, float]] = {"eta": 0.6, "beta": 0.8}
+    default_related = tuple(_PRESET["related"])
+    default_groups = tuple(_PRESET["groups"])
     files = (
         RemoteFile(
             name=_NAME,

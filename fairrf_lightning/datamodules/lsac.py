@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 
-from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.reading import keep_rows, text_as_categories
-from fairrf_lightning.datamodules.sources import RemoteFile, fetch
+from fairrf_lightning.datamodules.base import TabularDataModule, keep_rows, text_as_categories
+from fairrf_lightning.datamodules.download import RemoteFile, fetch
+from fairrf_lightning.presets import preset
 
+_PRESET = preset("datamodules", "lsac")["init_args"]
 _COMMIT = "45b1a2cda9c6e07867811a476944b2093d015640"
 
 
@@ -41,8 +42,7 @@ class LSACDataModule(TabularDataModule):
     target = "admit"
     sensitive = "sex"
     columns = ("LSAT", "GPA", "resident", "Year", "sex", "Race", "URM")
-    default_related = ("Race", "Year", "resident")
-    recommended: ClassVar[dict[str, float]] = {"eta": 0.3, "beta": 1.0}
+    default_related = tuple(_PRESET["related"])
     table_options = ("drop_flawed",)
     files = (
         RemoteFile(

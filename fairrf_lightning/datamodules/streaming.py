@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
+from queue import Full, Queue
+from threading import Event, Thread
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from fairrf_lightning.datamodules.loader import EpochBatches, mixed_generator
-from fairrf_lightning.datamodules.parquet_directory import RowGroup
-from fairrf_lightning.datamodules.parquet_rows import ParquetRows
-from fairrf_lightning.datamodules.prefetch import prefetched
+from fairrf_lightning.datamodules.parquet import RowGroup, StreamedTable
 from fairrf_lightning.errors import InputError
 
-_OPEN_ROW_GROUPS = 4
-
 Rows = dict[str, Tensor]
+T = TypeVar("T")
+
+_OPEN_ROW_GROUPS = 4
+_POLL_SECONDS = 0.1
 
 
 class StreamedBatches(EpochBatches):
     """Yields batches of the rows of a part, read from disk as training goes on.
 
-    An epoch lines up all row groups, with ``shuffle`` in an order drawn from ``(seed, epoch)``, and
-    cuts the line into one stretch for each reader (a worker of a rank), equally long but for one
+    An epoch concatenates all row groups, with ``shuffle`` in an order drawn from ``(seed, epoch)``, and
+    cuts them into one stretch for each reader (a worker of a rank); lengths differ by at most one
     row. A reader draws from a few row groups in turn, shuffles within its buffer, and spreads its
     rows evenly over its batches. So each row comes exactly once in an epoch over all ranks, all
     ranks have the same number of batches, and their sizes differ by no more than one row.
@@ -33,24 +37,22 @@ class StreamedBatches(EpochBatches):
     A resumed run reads the rows of its epoch again up to its position, without training on them.
 
     Args:
-        rows: Where the rows come from.
+        table: The rows.
         part: ``train``, ``val``, ``test``, or ``all`` for prediction.
-        counts: Rows of that part in each row group.
         keys: Tensors that a batch carries.
-        batch_size: Most rows in a batch of this rank.
+        batch_size: Maximum number of rows in a batch of this rank.
         shuffle: Draw a new order in each epoch, as for training.
         buffer_size: Rows among which a reader shuffles.
         seed: Seed of the order.
-        rank: Which process this is.
-        world_size: How many processes share the rows.
+        rank: Number of this process.
+        world_size: Number of processes that share the rows.
         num_workers: Reading processes of this rank; 0 reads in a thread.
     """
 
     def __init__(
         self,
-        rows: ParquetRows,
+        table: StreamedTable,
         part: str,
-        counts: Sequence[int],
         keys: tuple[str, ...],
         batch_size: int,
         *,
@@ -62,9 +64,9 @@ class StreamedBatches(EpochBatches):
         num_workers: int = 0,
     ) -> None:
         super().__init__()
-        self.rows = rows
+        self.table = table
         self.part = part
-        self.counts = list(counts)
+        self.counts = table.counts_of(part)
         self.keys = keys
         self.shuffle = shuffle
         self.buffer_size = max(buffer_size, batch_size)
@@ -72,14 +74,14 @@ class StreamedBatches(EpochBatches):
         self.rank = rank
         self.num_workers = num_workers
         self.num_readers = world_size * max(1, num_workers)
-        total = sum(counts)
+        total = sum(self.counts)
         if shuffle and total < self.num_readers:
             raise InputError(f"{total} training rows are too few for {self.num_readers} readers")
-        fewest, most = total // self.num_readers, -(-total // self.num_readers)
+        smallest, largest = total // self.num_readers, -(-total // self.num_readers)
         # no training batch may be empty, whatever the batch size
-        self._batches_per_reader = max(1, -(-most // batch_size))
+        self._batches_per_reader = max(1, -(-largest // batch_size))
         if shuffle:
-            self._batches_per_reader = min(self._batches_per_reader, fewest)
+            self._batches_per_reader = min(self._batches_per_reader, smallest)
 
     def __len__(self) -> int:
         return self._batches_per_reader * max(1, self.num_workers)
@@ -98,7 +100,7 @@ class StreamedBatches(EpochBatches):
 
     def _cut(self, blocks: Iterator[Rows], reader: int) -> Iterator[Rows]:
         start, stop = self._stretch(reader)
-        block, position = self.rows.empty(self.part, self.keys), 0
+        block, position = self.table.empty(self.part, self.keys), 0
         for number in range(self._batches_per_reader):
             ends = [(stop - start) * n // self._batches_per_reader for n in (number, number + 1)]
             needed = ends[1] - ends[0]
@@ -106,7 +108,7 @@ class StreamedBatches(EpochBatches):
             while (needed := needed - _length(pieces[-1])) > 0:
                 block, position = next(blocks, {}), 0
                 if not block:
-                    raise InputError(f"{self.rows.directory.path} has lost rows since training began")
+                    raise InputError(f"{self.table.directory.path} has lost rows since training began")
                 pieces.append(_slice(block, 0, needed))
             position += _length(pieces[-1])
             yield pieces[0] if len(pieces) == 1 else _joined(pieces)
@@ -142,11 +144,11 @@ class StreamedBatches(EpochBatches):
             low, high = max(start - passed, 0), min(stop - passed, self.counts[index])
             passed += self.counts[index]
             if low < high:
-                yield self.rows.directory.row_groups[index], low, high
+                yield self.table.directory.row_groups[index], low, high
 
     def _read(self, group: RowGroup, start: int, stop: int) -> Iterator[Rows]:
         passed = 0
-        for block in self.rows.read(group, self.part, self.keys):
+        for block in self.table.read(group, self.part, self.keys):
             taken = _slice(block, max(start - passed, 0), max(stop - passed, 0))
             passed += _length(block)
             if _length(taken):
@@ -202,3 +204,45 @@ def _shuffled(blocks: list[Rows], generator: torch.Generator) -> Rows:
         for block, place in zip(blocks, places, strict=True):
             mixed[key].index_copy_(0, place, block[key])
     return mixed
+
+
+def prefetched(items: Iterator[T], depth: int = 1) -> Iterator[T]:
+    """Yield the items of an iterator that a thread keeps ``depth`` items ahead.
+
+    Errors of the iterator are raised here. The thread ends when this generator is closed.
+
+    >>> list(prefetched(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    queue: Queue[tuple[str, T | BaseException | None]] = Queue(depth)
+    stopped = Event()
+
+    def put(kind: str, value: T | BaseException | None = None) -> None:
+        while not stopped.is_set():
+            with suppress(Full):
+                queue.put((kind, value), timeout=_POLL_SECONDS)
+                return
+
+    def run() -> None:
+        try:
+            for item in items:
+                put("item", item)
+                if stopped.is_set():
+                    return
+            put("end")
+        except BaseException as error:  # noqa: BLE001 - handed over to the thread that iterates
+            put("error", error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, value = queue.get()
+            if kind == "end":
+                return
+            if isinstance(value, BaseException) and kind == "error":
+                raise value
+            yield value  # type: ignore[misc]  # an item
+    finally:
+        stopped.set()
+        thread.join()

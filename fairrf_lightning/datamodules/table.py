@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pandas as pd
+import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from torch import Tensor
 
-from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.encoder_fit import EncoderFit
-from fairrf_lightning.datamodules.encoding import TableEncoder
-from fairrf_lightning.datamodules.groups import Groups
-from fairrf_lightning.datamodules.labels import check_group_names, label_codes, labels
-from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
-from fairrf_lightning.datamodules.options import check_at_least
-from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory
-from fairrf_lightning.datamodules.protected_names import protected_inputs_notice
-from fairrf_lightning.datamodules.restored_state import check_state
-from fairrf_lightning.datamodules.streamed_table import StreamedTable
-from fairrf_lightning.datamodules.streaming import StreamedBatches
-from fairrf_lightning.datamodules.table_files import read_file
-from fairrf_lightning.datamodules.table_rows import labelled_rows, rows_to_predict
-from fairrf_lightning.datamodules.table_spec import (
+from fairrf_lightning.datamodules.base import TabularDataModule, check_at_least, check_state
+from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
     Kind,
     Missing,
     TableSpec,
     check_column,
+    check_trained_columns,
+    infer_kinds,
+    make_frame,
 )
+from fairrf_lightning.datamodules.download import RemoteFile, fetch
+from fairrf_lightning.datamodules.encoding import EncoderFit, TableEncoder
+from fairrf_lightning.datamodules.files import RawTable, read_file
+from fairrf_lightning.datamodules.groups import Groups, check_group_names, label_codes, labels
+from fairrf_lightning.datamodules.leakage import protected_inputs_notice
+from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
+from fairrf_lightning.datamodules.parquet import ParquetDirectory, StreamedTable
+from fairrf_lightning.datamodules.streaming import StreamedBatches
 from fairrf_lightning.errors import InputError
 
 
@@ -39,22 +41,25 @@ class TableDataModule(TabularDataModule):
     """The user's own table, for binary classification.
 
     ``path`` is a CSV file (also compressed by gzip) or a Parquet file, which is held in memory, or a
-    directory of Parquet files, which is streamed. Columns are matched by their exact names. All
-    columns but the target, S and those in ``drop`` are inputs. A CSV column whose values are all
-    numbers is numeric, any other is categorical; a Parquet column is what its type says. Dates, free
-    text and identifiers are refused with advice.
+    directory of Parquet files, which is streamed. ``url`` and ``sha256`` name a file that is downloaded
+    once. Columns are matched by their exact names. All columns except the target, S and those in
+    ``drop`` are inputs. A CSV column whose values are all numbers is numeric, any other is categorical; a
+    Parquet column has the kind of its type. Dates, free text and identifiers raise an error with advice.
 
-    Training, validation and testing use the parts of the split. Prediction writes a line for every
-    row of the file, in order, and needs neither target nor S: columns, encoding and the meaning of
-    the label come from the checkpoint. Options left out are those of the checkpoint in testing, too.
+    Training, validation and testing use the parts of the split. Prediction covers every row of the
+    file, in order, and needs neither target nor S: columns, encoding and the meaning of the label come
+    from the checkpoint. In testing, options left out are those of the checkpoint as well.
 
     Args:
         path: CSV file, Parquet file, or directory of Parquet files.
+        url: Address of a CSV or Parquet file, in place of ``path``.
+        sha256: Checksum of the file at ``url``.
+        data_dir: Directory that may hold the file of ``url``, so that it is not downloaded.
         target: Column of the label, which has two values.
-        positive: The value of the target that is the positive class; needed unless it is 1 or true.
+        positive: Value of the target that is the positive class; needed unless it is 1 or true.
         related: Columns related to S.
         sensitive: Column of S, for the gaps in validation and testing. It may be missing in some
-            rows, which then do not count for the gaps, or altogether: then gaps are not reported.
+            rows, which then do not count for the gaps. Without S, gaps are not reported.
         groups: Groups of S that the gaps compare, or ``all`` (default). Rows of other groups are
             trained on and count for accuracy.
         categorical: Columns to take as categories, whatever they look like.
@@ -67,25 +72,28 @@ class TableDataModule(TabularDataModule):
             and the like.
         min_count: Categories with fewer training rows are folded into one, ``(other)``, which
             categories not seen in training also belong to.
-        max_categories: Most categories of a column, the most frequent ones; others are folded too.
+        max_categories: Maximum number of categories of a column; less frequent ones are folded as well.
         encoding: Encoding of a CSV file; by default UTF-8, with or without byte order mark.
-        delimiter: What separates the cells of a CSV file.
+        delimiter: Separator of the cells of a CSV file.
         batch_size: Training rows per batch and process; by default 512, or fewer so that an epoch has at
             least six batches (not below 16).
         eval_batch_size: Rows per batch and process in validation, testing and prediction.
         include_sensitive: Make S an input of the model.
         split: Shares of the training, validation and test rows.
         seed: Seed of the split and of the training order; by default that of ``seed_everything``.
-        shuffle_buffer: Of a directory: rows among which training rows are shuffled.
-        num_workers: Of a directory: reading processes per rank; 0 reads in a thread.
+        shuffle_buffer: For a directory, number of rows among which training rows are shuffled.
+        num_workers: For a directory, number of reading processes per rank; 0 reads in a thread.
     """
 
     name = "table"
 
     def __init__(
         self,
-        path: str,
+        path: str | None = None,
         *,
+        url: str | None = None,
+        sha256: str | None = None,
+        data_dir: str | None = None,
         target: str | None = None,
         positive: str | int | float | bool | None = None,
         related: list[str] | None = None,
@@ -116,12 +124,17 @@ class TableDataModule(TabularDataModule):
             include_sensitive=include_sensitive,
             split=split,
             seed=seed,
+            data_dir=data_dir,
         )
         check_at_least(1, min_count=min_count, max_categories=max_categories, shuffle_buffer=shuffle_buffer)
         check_at_least(0, num_workers=num_workers)
-        self.path = Path(path).expanduser()
-        if not self.path.exists():
-            raise InputError(f"path: there is no file or directory {path}")
+        self.url, self.sha256 = url, sha256
+        self._path = _local_file(path, url, sha256)
+        if self._path is not None:
+            self.hparams["path"] = str(self._path.absolute())  # the run may be loaded from another folder
+        elif url is not None and sha256 is not None:
+            name = PurePosixPath(unquote(urlsplit(url).path)).name or "table.csv"
+            self.files = (RemoteFile(name, sha256.lower(), None, url, cache_folder=sha256.lower()[:16]),)
         self.spec = TableSpec(
             target=target,
             sensitive=sensitive,
@@ -142,22 +155,34 @@ class TableDataModule(TabularDataModule):
         self._is_waiting = False
         self._stream: StreamedTable | None = None
 
+    @property
+    def path(self) -> Path:
+        """The file or directory; a file of ``url`` is downloaded on first use."""
+        if self._path is None:
+            self._path = fetch(self.files[0], self.data_dir)
+        return self._path
+
+    @property
+    def display_name(self) -> str:
+        """Name of the file or directory, for reports."""
+        return self.files[0].name if self.files else self.path.resolve().name
+
     def setup(self, stage: str | None = None) -> None:
         """Read, split and encode the table, once."""
-        # A checkpoint, which may say all about the columns, is restored after this.
+        # A checkpoint, which may know all about the columns, is restored after this.
         self._is_waiting = stage not in (None, "fit") and not self._is_built
         if not self._is_waiting:
             is_new = not self._is_built
             super().setup(stage)
             for notice in self.notices() if is_new else []:
-                _tell_once(f"Data: {notice}")
+                _print_once(f"Data: {notice}")
 
     def read(self) -> pd.DataFrame:
         """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
         raw = read_file(self.path, self.encoding, self.delimiter)
-        self._take_checksum(raw.checksum)
+        self._check_checksum(raw.checksum)
         self.spec.check(raw.table.column_names, self.related)
-        frame = labelled_rows(raw, self.spec, self.encoder if self.is_restored else None)
+        frame = _labelled_rows(raw, self.spec, self.encoder if self.is_restored else None)
         column = frame[self.target].array.remove_unused_categories()
         if self._label_codes is None:
             self._label_codes = label_codes(self.target, column.categories, self.positive)
@@ -167,7 +192,7 @@ class TableDataModule(TabularDataModule):
         return frame.assign(**{self.target: labels(self.target, column, self._label_codes)})
 
     def notices(self) -> list[str]:
-        """Return what the user must know about the table and the inputs of the model."""
+        """Return notes for the user on the table and the inputs of the model."""
         named = {self.sensitive, *self.related}
         notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
         return [line for line in (self._other_table(), notice) if line is not None]
@@ -184,7 +209,7 @@ class TableDataModule(TabularDataModule):
             check_column(
                 "groups", name, [column for column in raw.table.column_names if column != self.target]
             )
-        return labelled_rows(raw, self.spec, self.encoder, beside=names)[list(names)]
+        return _labelled_rows(raw, self.spec, self.encoder, also=names)[list(names)]
 
     def predict_dataloader(self) -> EpochBatches:
         """Return all rows of the file, in order, with their row numbers."""
@@ -196,11 +221,11 @@ class TableDataModule(TabularDataModule):
         spec = replace(self.spec, target=None, sensitive=None)
         if self.path.is_dir():
             stream = StreamedTable.for_prediction(self.path, spec, self.encoder)
-            self._tell_if_trained_on(stream.rows.directory.checksum)
+            self._note_if_trained_on(stream.directory.checksum)
             return self._stream_loader(stream, "all", ("inputs", "row"), self.eval_batch_size)
         raw = read_file(self.path, self.encoding, self.delimiter)
-        self._tell_if_trained_on(raw.checksum)
-        tensors = rows_to_predict(raw, spec, self.encoder)
+        self._note_if_trained_on(raw.checksum)
+        tensors = _rows_to_predict(raw, spec, self.encoder)
         rank, world_size = self._rank_and_world_size()
         return TensorBatches(tensors, self.eval_batch_size, rank=rank, world_size=world_size)
 
@@ -224,7 +249,7 @@ class TableDataModule(TabularDataModule):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of the constructor as they are in force; they tell results on one table apart."""
+        """Arguments of the constructor as they are in force; they distinguish results on one table."""
         return super().options | asdict(self.spec)
 
     def state_dict(self) -> dict[str, Any]:
@@ -238,7 +263,7 @@ class TableDataModule(TabularDataModule):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over columns, split and encoding of the checkpoint; to predict, read no rows yet."""
+        """Restore columns, split and encoding of the checkpoint; to predict, read no rows yet."""
         self._is_waiting = False
         if self._is_built and state_dict == self.state_dict():
             super().load_state_dict(state_dict)
@@ -272,11 +297,10 @@ class TableDataModule(TabularDataModule):
                 split=self.split,
             )
         if self._stream is not None:
-            self._stream = self._stream.comparing(self.groups)
-            rows = self._stream.rows
-            self._encoder, self._group_names = rows.encoder, rows.group_names
-            self._label_codes = rows.label_codes
-            self._take_checksum(rows.directory.checksum)
+            self._stream = stream = self._stream.comparing(self.groups)
+            self._encoder, self._group_names = stream.encoder, stream.group_names
+            self._label_codes = stream.label_codes
+            self._check_checksum(stream.directory.checksum)
 
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
         kinds: dict[str, Kind] = {
@@ -300,9 +324,8 @@ class TableDataModule(TabularDataModule):
     ) -> EpochBatches:
         rank, world_size = self._rank_and_world_size()
         return StreamedBatches(
-            stream.rows,
+            stream,
             part,
-            stream.counts_of(part),
             keys,
             batch_size,
             buffer_size=self.shuffle_buffer,
@@ -313,7 +336,7 @@ class TableDataModule(TabularDataModule):
             **options,
         )
 
-    def _take_checksum(self, checksum: str) -> None:
+    def _check_checksum(self, checksum: str) -> None:
         self._checksum = checksum
         if (line := self._other_table()) is not None:
             rank_zero_warn(line)
@@ -326,11 +349,64 @@ class TableDataModule(TabularDataModule):
             "their number, and some that were trained on may be among those evaluated."
         )
 
-    def _tell_if_trained_on(self, checksum: str) -> None:
+    def _note_if_trained_on(self, checksum: str) -> None:
         if checksum == (self._loaded or {}).get("checksum", self._checksum):
-            rank_zero_info(f"Data: {self.path} was trained on; its training rows are predicted, too.")
+            rank_zero_info(f"Data: {self.path} was trained on; its training rows are predicted as well.")
 
 
 @cache  # the seeds of a grid have one table
-def _tell_once(line: str) -> None:
+def _print_once(line: str) -> None:
     rank_zero_info(line)
+
+
+def _local_file(path: str | None, url: str | None, sha256: str | None) -> Path | None:
+    """Return the path if there is one; raise unless exactly one of ``path`` and ``url`` is given."""
+    if (path is None) == (url is None):
+        raise InputError("give the table by path (a file or directory), or by url and sha256 (a download)")
+    if url is not None:
+        if not url.startswith(("http://", "https://")):
+            raise InputError(f"url: '{url}' is not an address; give a local file by path")
+        if sha256 is None or not re.fullmatch(r"[0-9a-fA-F]{64}", sha256):
+            raise InputError(
+                f"sha256: {sha256 or 'missing'}; the checksum of the file at url has 64 hexadecimal digits. "
+                "Download the file once, check it, and run: sha256sum FILE"
+            )
+        return None
+    found = Path(str(path)).expanduser()
+    if not found.exists():
+        raise InputError(f"path: there is no file or directory {path}")
+    return found
+
+
+def _labelled_rows(
+    raw: RawTable, spec: TableSpec, encoder: TableEncoder | None, also: Sequence[str] = ()
+) -> pd.DataFrame:
+    """Return inputs, target and S of the rows that have a label.
+
+    Args:
+        raw: The table as read.
+        spec: Roles of its columns.
+        encoder: Names the inputs, if it was learned before.
+        also: Columns to return as categories, whether or not they are inputs.
+    """
+    columns = raw.table.column_names
+    if encoder is None:
+        kinds = infer_kinds(raw.table, spec.features(columns), spec, typed=raw.typed)
+    else:
+        kinds = encoder.kinds
+        check_trained_columns(kinds, columns)
+    features = list(kinds)
+    kinds |= {name: "category" for name in (spec.target, spec.sensitive, *also) if name is not None}
+    frame = make_frame(raw.table, kinds, spec)
+    kept = spec.kept_rows(frame, features, labelled=True)
+    spec.report_dropped(len(kept), int(kept.sum()))
+    return frame[kept].reset_index(drop=True)
+
+
+def _rows_to_predict(raw: RawTable, spec: TableSpec, encoder: TableEncoder) -> dict[str, Tensor]:
+    """Return the encoded inputs of all rows, and their numbers in the table."""
+    check_trained_columns(encoder.kinds, raw.table.column_names)
+    frame = make_frame(raw.table, encoder.kinds, spec)
+    kept = spec.kept_rows(frame, list(encoder.kinds), labelled=False)
+    spec.report_dropped(len(kept), int(kept.sum()), labelled=False)
+    return {"inputs": encoder.transform(frame[kept]), "row": torch.from_numpy(kept.nonzero()[0])}

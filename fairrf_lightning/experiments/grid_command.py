@@ -13,26 +13,25 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fairrf_lightning.backbones import BackboneName
+from fairrf_lightning.cli.short_names import SHORT_NAMES, ShortNameParser
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.experiments.choose import recommend, summarise
 from fairrf_lightning.experiments.command_options import data_maker, read_seeds
 from fairrf_lightning.experiments.grid_report import print_report
 from fairrf_lightning.experiments.pareto import plot_pareto
 from fairrf_lightning.experiments.plot_package import check_matplotlib
 from fairrf_lightning.experiments.progress import progress_bar, resumable
-from fairrf_lightning.experiments.recommend import recommend, summarise
-from fairrf_lightning.experiments.runner import run_settings
-from fairrf_lightning.experiments.setting import LambdaRule, Schedule, Setting
-from fairrf_lightning.experiments.workers import WORKERS_HELP, worthwhile_workers
-from fairrf_lightning.functional import Statistic
+from fairrf_lightning.experiments.run import BACKENDS, default_num_workers, run_settings
+from fairrf_lightning.experiments.setting import Schedule, Setting
+from fairrf_lightning.functional import Rule, Statistic
 from fairrf_lightning.penalty import Given
-from fairrf_lightning.report import Facts, end_with_report
-from fairrf_lightning.short_names import SHORT_NAMES, ShortNameParser
+from fairrf_lightning.report import Facts, write_report_if_installed
 
 _MODELS = SHORT_NAMES["model"]
 # Of options that only one of the methods has; giving them to the other one is an error.
 _DEFAULTS: dict[str, str | int] = {"eta": "0.2,0.4,0.6,0.8,1.0", "beta": "0.5"}
-_DEFAULTS |= {"adversary_lr": "0.01,0.1,1", "adversary_after": 250}
+_DEFAULTS |= {"adversary_lr": "0.01,0.1,1", "pretrain_steps": 250}
 
 
 def run_grid(args: Sequence[str]) -> None:
@@ -42,8 +41,7 @@ def run_grid(args: Sequence[str]) -> None:
     data = make_data(seed=0)
     settings = list(_settings(options, data))
     seeds = read_seeds(options.seeds)
-    update_every = _update_every(options, data)
-    schedule = Schedule(options.epochs, options.pretrain_epochs, update_every, options.lr)
+    schedule = Schedule(options.epochs, options.pretrain_epochs, options.lr)
     if not options.max_accuracy_loss >= 0:
         raise InputError(f"--max_accuracy_loss {options.max_accuracy_loss}: expected 0 or more.")
     if options.plot and data.sensitive is not None:  # without S there are no gaps to draw
@@ -54,13 +52,12 @@ def run_grid(args: Sequence[str]) -> None:
     data.prepare_data()
     workers = options.workers
     if workers is None:
-        workers = worthwhile_workers(total * len(data.train_dataloader()))
+        workers = default_num_workers(total * len(data.train_dataloader()))
     path = folder / "results.csv"
     words = f"{len(settings)} settings x {len(seeds)} seeds"
     with resumable(path), progress_bar(words, total) as advance:
-        results = run_settings(
-            make_data, settings, seeds, schedule, path=path, advance=advance, workers=workers
-        )
+        parallel = {"workers": workers, "backend": options.backend}
+        results = run_settings(make_data, settings, seeds, schedule, path=path, advance=advance, **parallel)
     _finish(results, options, data, folder)
 
 
@@ -74,7 +71,7 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
         title = f"{name}: test split, mean and standard deviation of {num_seeds} seeds"
         files += plot_pareto(summary, chosen, folder / "pareto", title)
     if options.report:
-        written, hint = end_with_report(partial(_facts, results, budget, data), folder)
+        written, hint = write_report_if_installed(partial(_facts, results, budget, data), folder)
         files += written
     print_report(summary, chosen, data=data, max_accuracy_loss=budget, num_seeds=num_seeds, files=files)
     seed = options.data.init_args.get("seed") if "init_args" in options.data else None
@@ -84,10 +81,9 @@ def _finish(results: pd.DataFrame, options: Namespace, data: TabularDataModule, 
 
 
 def _facts(results: pd.DataFrame, budget: float, data: TabularDataModule) -> Facts:
-    from fairrf_lightning.report.results_facts import grid_facts  # noqa: PLC0415 - optional dependencies
-    from fairrf_lightning.report.run_facts import data_of  # noqa: PLC0415
+    from fairrf_lightning.report.sources import data_facts, grid_facts  # noqa: PLC0415 - optional dependencies
 
-    return grid_facts(results, max_accuracy_loss=budget, data=data_of(data))
+    return grid_facts(results, max_accuracy_loss=budget, data=data_facts(data))
 
 
 def _parser() -> ShortNameParser:
@@ -101,7 +97,7 @@ def _parser() -> ShortNameParser:
     add("--model", type=str, default=_MODELS["fairrf"], help="fairrf or arl; also by --method.")
     helps = {
         "adversary_lr": "Learning rates of ARL's adversary",
-        "adversary_after": "Steps that the learner of ARL trains alone",
+        "pretrain_steps": "Steps that the learner of ARL trains alone",
         "eta": "Weights of the penalty; 0 is always added",
         "beta": "Weights of |lambda|^2",
     }
@@ -113,14 +109,14 @@ def _parser() -> ShortNameParser:
     add("--dropout", type=float, default=0.1, help="Dropout of the MLP.")
     add("--statistic", type=Statistic, default="covariance", help="What the penalty measures.")
     add("--given", type=Given, default="all", help="All rows, or the positives only.")
-    add("--rule", type=LambdaRule, default="kkt", help="How lambda follows the penalties.")
+    add("--rule", type=Rule, default="kkt", help="How lambda follows the penalties.")
     add("--epochs", type=int, default=20, help="Epochs in all; each model keeps its best.")
     add("--pretrain_epochs", type=int, default=1, help="Epochs without the penalty.")
     add(
-        "--update_every",
-        type=int,
-        default=None,
-        help="Optimiser steps between updates of lambda; by default 50, fewer for few training rows.",
+        "--every_n_steps",
+        type=str,
+        default="auto",
+        help="Optimiser steps between updates of lambda, null for never; auto is 50, or fewer for few rows.",
     )
     add("--lr", type=float, default=1e-3, help="Learning rate of Adam.")
     add(
@@ -129,18 +125,23 @@ def _parser() -> ShortNameParser:
         default=0.01,
         help="How much validation accuracy the recommended setting may lose against eta 0.",
     )
-    add("--workers", type=int, default=None, help=WORKERS_HELP)
+    add("--workers", type=int, default=None, help="Processes of one thread; by default up to one per core.")
+    add("--backend", type=str, default="loky", help=f"Backend of joblib: {', '.join(BACKENDS)}.")
     add("--out", type=str, default=None, help="Folder of the results; grid_<data> by default.")
     add("--plot", type=bool, default=True, help="Draw accuracy against the gaps (needs matplotlib).")
     add("--report", type=bool, default=True, help="Write report.html and model_card.md.")
     return parser
 
 
-def _update_every(options: Namespace, data: TabularDataModule) -> int:
-    if options.update_every is not None:
-        return int(options.update_every)
-    data.prepare_data()
-    return data.update_interval
+def _every_n_steps(text: str, data: TabularDataModule) -> int | None:
+    if text == "auto":
+        data.prepare_data()
+        return data.update_interval
+    if text in ("null", "None"):
+        return None
+    if not text.isdigit():
+        raise InputError(f"--every_n_steps {text}: expected a number of steps, null for never, or auto.")
+    return int(text)
 
 
 def _settings(options: Namespace, data: TabularDataModule) -> Iterator[Setting]:
@@ -149,13 +150,13 @@ def _settings(options: Namespace, data: TabularDataModule) -> Iterator[Setting]:
     is_arl = options.model == _MODELS["arl"]
     given = _own_options(options, is_arl=is_arl)
     shared = {name: options[name] for name in ("backbone", "dropout", "statistic", "given", "rule")}
-    shared["method"] = _method(data)
+    shared |= {"method": _method(data), "every_n_steps": _every_n_steps(options.every_n_steps, data)}
     betas = _numbers("beta", given["beta"])
     # Without a penalty beta does nothing: one vanilla model per seed is enough.
     yield Setting(eta=0.0, beta=betas[0], **shared)
     if is_arl:
         for lr in filter(None, _numbers("adversary_lr", given["adversary_lr"])):
-            adversary = {"adversary_lr": lr, "adversary_after": given["adversary_after"]}
+            adversary = {"adversary_lr": lr, "pretrain_steps": given["pretrain_steps"]}
             yield Setting(eta=0.0, beta=betas[0], **shared | adversary | {"method": "arl"})
         return
     for eta, beta in product(_numbers("eta", given["eta"]), betas):
@@ -165,7 +166,7 @@ def _settings(options: Namespace, data: TabularDataModule) -> Iterator[Setting]:
 
 def _own_options(options: Namespace, *, is_arl: bool) -> dict[str, Any]:
     """Return the options that only one of the methods has; raise if one is given to the other method."""
-    without_effect = ("eta", "beta") if is_arl else ("adversary_lr", "adversary_after")
+    without_effect = ("eta", "beta") if is_arl else ("adversary_lr", "pretrain_steps")
     for name in without_effect:
         if options[name] is not None:
             method = "arl" if is_arl else "fairrf"

@@ -11,8 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.experiments.eligibility import CONSTANT, MODELS, rejection_lines, same_decision
-from fairrf_lightning.experiments.recommend import Recommendation, choice_rule, strength_option
+from fairrf_lightning.experiments.choose import (
+    CONSTANT,
+    MODELS,
+    Recommendation,
+    choice_rule,
+    rejection_lines,
+    same_decision,
+    strength_option,
+)
 from fairrf_lightning.experiments.setting import setting_name
 
 _MEASURES = {"test_acc": "accuracy", "test_eo_gap": "dEO", "test_dp_gap": "dDP"}

@@ -7,32 +7,17 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from fairrf_lightning.experiments.choose import Recommendation, pareto_front, strength_option
 from fairrf_lightning.experiments.plot_package import check_matplotlib
-from fairrf_lightning.experiments.recommend import Recommendation, strength_option
 from fairrf_lightning.files import replacing
+from fairrf_lightning.metrics.counts import GAPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
 
-_GAPS = {"eo_gap": "dEO  (equal opportunity gap)", "dp_gap": "dDP  (demographic parity gap)"}
-
-
-def pareto_front(accuracy: pd.Series, gap: pd.Series) -> list[int]:
-    """Return the positions of the points that none beats in both, from the smallest gap up.
-
-    >>> pareto_front(pd.Series([0.80, 0.85, 0.84]), pd.Series([0.02, 0.05, 0.06]))
-    [0, 1]
-    """
-    front: list[int] = []
-    best = float("-inf")
-    order = pd.DataFrame({"gap": gap.to_numpy(), "loss": -accuracy.to_numpy()}).sort_values(["gap", "loss"])
-    for position, loss in order["loss"].items():
-        if -loss > best:
-            front.append(int(str(position)))
-            best = -loss
-    return front
+_GAPS = {key: f"{GAPS[key].label}  ({GAPS[key].name})" for key in ("eo_gap", "dp_gap")}
 
 
 def plot_pareto(summary: pd.DataFrame, chosen: Recommendation, path: Path, title: str) -> list[Path]:

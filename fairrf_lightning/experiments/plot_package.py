@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.printed_command import install_command
 
 
 def check_matplotlib(otherwise: str = "") -> None:
@@ -15,4 +16,4 @@ def check_matplotlib(otherwise: str = "") -> None:
     """
     if find_spec("matplotlib") is None:
         hint = f", or {otherwise}" if otherwise else ""
-        raise InputError(f"figures need matplotlib: pip install 'fairrf-lightning[plot]'{hint}")
+        raise InputError(f"figures need matplotlib: {install_command('plot')}{hint}")

@@ -7,8 +7,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
-from fairrf_lightning.callbacks.lookup import in_pretraining
 from fairrf_lightning.experiments.stacked_module import StackedModule
+from fairrf_lightning.run_state import in_pretraining
 
 
 class KeepBestWeights(Callback):

@@ -6,12 +6,15 @@ weights and dropout masks, just as separate runs with that seed would.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import LinearSVM
+
+_BUILDING = threading.Lock()
 
 
 class StackedBackbone(nn.Module):
@@ -55,16 +58,18 @@ class StackedBackbone(nn.Module):
         seeds = zip(inputs, weights, biases, self._generators, strict=True)
         return torch.stack([self._one_seed(*seed) for seed in seeds])
 
+    def task_loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return the task loss of each model, ``(S, P)``, for targets ``(S, 1, N)``."""
+        return self.row_losses(logits, target).mean(-1) + self._regulariser()
+
     def row_losses(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the task loss of each model and row, ``(S, P, N)``, of targets ``(S, N)``."""
-        target = target.unsqueeze(1)
+        """Return the task loss of each model and row, ``(S, P, N)``, without the regulariser."""
         if self._l2 is not None:
             return torch.relu(1 - (2 * target - 1) * logits)
         expanded = target.expand_as(logits)
         return nn.functional.binary_cross_entropy_with_logits(logits, expanded, reduction="none")
 
-    def regulariser(self) -> Tensor | float:
-        """Return what the task loss adds to the mean over rows: ``(S, P)``, 0 if nothing."""
+    def _regulariser(self) -> Tensor | float:
         if self._l2 is None:
             return 0.0
         squares: Tensor = self.weights[0].square().sum((-2, -1))
@@ -100,7 +105,8 @@ def _build_as_single_runs_do(
 ) -> tuple[list[nn.Module], torch.Generator]:
     generator = torch.Generator()
     models = []
-    with torch.random.fork_rng(devices=[]):
+    # Another thread may build a stack at the same time, and the random state is global.
+    with _BUILDING, torch.random.fork_rng(devices=[]):
         for sees in columns:
             torch.manual_seed(seed)
             models.append(make(int(sees.sum())))

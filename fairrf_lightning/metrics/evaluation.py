@@ -1,29 +1,110 @@
-"""What a validation or test epoch measures, gathered in one place."""
+"""Metrics of a validation or test epoch: loss, penalty, accuracy and gaps, exact over ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
-from torchmetrics.classification import BinaryStatScores
+from torchmetrics import Metric
 
+from fairrf_lightning.functional import Moments, merge_moments
+from fairrf_lightning.metrics.counts import GAPS, GroupCounts, GroupRate
 from fairrf_lightning.metrics.decisions import decision_summary
-from fairrf_lightning.metrics.gaps import (
-    DemographicParityGap,
-    EqualizedOddsGap,
-    EqualOpportunityGap,
-)
-from fairrf_lightning.metrics.group_rates import GroupRate, group_rates
-from fairrf_lightning.metrics.intervals import wilson_interval
-from fairrf_lightning.metrics.related import FeaturePenalties
-from fairrf_lightning.metrics.state_dtype import moving_only
+from fairrf_lightning.metrics.gaps import GroupCounter, keep_dtype, warn_if_empty
+from fairrf_lightning.metrics.intervals import gap_interval, wilson_interval
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
+class FeaturePenalties(Metric):
+    """``R`` of each related feature over all rows seen, on all ranks.
+
+    The mean of the batches' values would be a different number, because ``|cov|`` is not linear; so the
+    moments of the batches are merged. They are kept in float64 (float32 on MPS) in any precision, so
+    that a rank without a batch gathers the same dtype as the others.
+
+    Args:
+        penalty: The penalty whose features, statistic and rows are measured.
+        kwargs: Options of :class:`torchmetrics.Metric`.
+
+    >>> metric = FeaturePenalties(RelatedFeaturePenalty({"age": [0], "zip": [1]}))
+    >>> metric.update(torch.tensor([0.0, 1.0]), torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    >>> metric.update(torch.tensor([0.0, 1.0]), torch.tensor([[-1.0, 0.0], [1.0, 0.0]]))
+    >>> metric.compute()
+    tensor([0.5000, 0.0000], dtype=torch.float64)
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    moments: Tensor
+
+    def __init__(self, penalty: RelatedFeaturePenalty, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # In a tuple, so that the penalty's state is not saved a second time with the metric's.
+        self._penalty = (penalty,)
+        shape = (*penalty.weights.shape[:-1], 3 + 3 * len(penalty.columns))
+        empty = torch.zeros(shape, dtype=torch.float64)
+        self.add_state("moments", empty, dist_reduce_fx=_merge)
+
+    def update(self, probs: Tensor, inputs: Tensor, target: Tensor | None = None) -> None:
+        """Add rows: probabilities ``(..., N)``, inputs ``(..., N, D)``, labels ``(..., N)``."""
+        batch = self._penalty[0].moments(probs, inputs, target).pack()
+        self.moments = _merge(torch.stack([self.moments, batch.to(self.moments.dtype)]))
+
+    def compute(self) -> Tensor:
+        """Return ``R``, ``(..., K)`` (torchmetrics squeezes a single value to a scalar)."""
+        return self._penalty[0].penalties(Moments.unpack(self.moments))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> FeaturePenalties:
+        super()._apply(keep_dtype(fn), exclude_state)
+        return self
+
+
+class MeanLoss(Metric):
+    """Mean loss per row of each model of a stack, summed in float64.
+
+    Args:
+        models: Leading dimensions of a stack of models; none for a single model.
+        kwargs: Options of :class:`torchmetrics.Metric`.
+
+    >>> metric = MeanLoss()
+    >>> metric.update(torch.tensor(1.0), rows=3)
+    >>> metric.update(torch.tensor(3.0), rows=1)
+    >>> metric.compute()
+    tensor(1.5000, dtype=torch.float64)
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    total: Tensor
+    rows: Tensor
+
+    def __init__(self, models: Sequence[int] = (), **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.add_state("total", torch.zeros(tuple(models), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("rows", torch.tensor(0), dist_reduce_fx="sum")
+
+    def update(self, loss: Tensor, rows: int) -> None:
+        """Add a batch whose mean loss per row is ``loss``."""
+        self.total = self.total + loss.detach().to(self.total.dtype) * rows
+        self.rows = self.rows + rows
+
+    def compute(self) -> Tensor:
+        """Return the mean over all rows."""
+        return self.total / self.rows
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> MeanLoss:
+        super()._apply(keep_dtype(fn), exclude_state)
+        return self
+
+
 class EvaluationMetrics(nn.Module):
-    """Loss, penalty, accuracy and fairness gaps of one evaluation loop, exact over ranks.
+    """Loss, penalty, accuracy and fairness gaps of one evaluation loop.
+
+    A stack of models has the leading dimensions of the penalty's lambda in all inputs and results.
 
     Args:
         penalty: The penalty of the model under evaluation.
@@ -33,65 +114,99 @@ class EvaluationMetrics(nn.Module):
     def __init__(self, penalty: RelatedFeaturePenalty, num_groups: int = 2) -> None:
         super().__init__()
         self._penalty = (penalty,)
-        self.loss = MeanMetric()
-        self.scores = BinaryStatScores()
+        self.models = tuple(penalty.weights.shape[:-1])
+        self.num_groups = num_groups
+        self.loss = MeanLoss(self.models)
         self.related = FeaturePenalties(penalty)
-        self.dp_gap = DemographicParityGap(num_groups)
-        self.eo_gap = EqualOpportunityGap(num_groups)
-        self.eodds_gap = EqualizedOddsGap(num_groups)
+        # Rows of unknown group count for the accuracy: they are one more group.
+        self.counter = GroupCounter(num_groups + 1, models=self.models)
         self._groups_seen = False
 
     def update(
         self, loss: Tensor, logits: Tensor, related: Tensor, target: Tensor, groups: Tensor | None
     ) -> None:
-        """Add a batch; ``loss`` is the mean over its rows, ``related`` holds the penalty's columns."""
+        """Add a batch.
+
+        Args:
+            loss: Mean over the rows, ``(*models)``.
+            logits: Predictions, ``(*models, N)``.
+            related: Matrix with the penalty's columns, ``(..., N, D)``.
+            target: True classes, ``(..., N)``.
+            groups: Group ids, -1 where unknown, ``(..., N)``; ``None`` if the data have no groups.
+        """
         self._groups_seen = groups is not None
-        if not len(target):  # a rank without rows gets one empty batch
+        rows = target.shape[-1]
+        if not rows:  # a rank without rows gets one empty batch
             return
         probs = self._penalty[0].probabilities(logits)
-        self.loss.update(loss, weight=len(target))
-        self.scores.update((probs >= 0.5).long(), target.long())
+        self.loss.update(loss, rows)
         self.related.update(probs, related, target)
-        if groups is not None:
-            for gap in (self.dp_gap, self.eo_gap, self.eodds_gap):
-                gap.update(probs, target.long(), groups)
+        known = torch.full_like(target, -1, dtype=torch.long) if groups is None else groups
+        self.counter.update(probs, target.long(), known.where(known >= 0, self.num_groups))
 
-    def compute(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the scalars by name, and ``penalty/<feature>``."""
+    def compute(self, *, intervals: bool = True) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the metrics by name, and ``penalty/<feature>``; each of shape ``(*models)``.
+
+        Args:
+            intervals: Add ``_low`` and ``_high`` limits of 95 % intervals to accuracy and gaps.
+        """
         penalty = self._penalty[0]
-        by_feature = self.related.compute().reshape(-1)  # torchmetrics squeezes one feature
-        loss, total = self.loss.compute(), penalty.total(by_feature)
-        objective = loss + penalty.objective(by_feature)
-        values = {"loss": loss, "penalty": total, "objective": objective} | self._accuracy()
+        by_feature = self.related.compute().reshape(*self.models, -1)  # torchmetrics squeezes one value
+        loss, total = self.loss.compute().reshape(self.models), penalty.total(by_feature)
+        values = {"loss": loss, "penalty": total, "objective": loss + penalty.objective(by_feature)}
+        counts = self.counter.counts()
+        values |= self._accuracy(counts, intervals=intervals)
         if self._groups_seen:
-            for name in ("dp_gap", "eo_gap", "eodds_gap"):
-                gap = getattr(self, name)
-                low, high = gap.interval()
-                values |= {name: gap.compute(), f"{name}_low": low, f"{name}_high": high}
+            values |= self._gaps(self._known(counts), intervals=intervals)
         names = (f"penalty/{name}" for name in penalty.feature_names)
-        return values, dict(zip(names, by_feature, strict=True))
+        return values, dict(zip(names, by_feature.unbind(-1), strict=True))
 
-    def group_rates(self) -> dict[str, GroupRate]:
-        """Return the rates of each group, by name; none if the batches did not carry groups.
+    def group_counts(self) -> GroupCounts | None:
+        """Return the counts of the known groups, or ``None`` if the batches did not carry groups.
 
         Under DDP this is a collective operation: call it on every process.
         """
-        return group_rates(self.eodds_gap) if self._groups_seen else {}
+        return self._known(self.counter.counts()) if self._groups_seen else None
 
-    def _accuracy(self) -> dict[str, Tensor]:
-        tp, fp, tn, fn, _ = self.scores.compute()
-        low, high = wilson_interval(tp + tn, tp + fp + tn + fn)
-        return decision_summary(tp, fp, tn, fn) | {"acc_low": low, "acc_high": high}
+    def group_rates(self) -> dict[str, GroupRate]:
+        """Return the rates of each group, by name; empty if the batches did not carry groups.
+
+        Under DDP this is a collective operation: call it on every process.
+        """
+        counts = self.group_counts()
+        return {} if counts is None else counts.group_rates()
+
+    def _known(self, counts: GroupCounts) -> GroupCounts:
+        return GroupCounts(*(field[..., : self.num_groups, :] for field in counts.fields()))
+
+    def _accuracy(self, counts: GroupCounts, *, intervals: bool) -> dict[str, Tensor]:
+        (negatives, positives), (fp, tp) = (
+            part.sum(-2).unbind(-1) for part in (counts.rows, counts.positive)
+        )
+        values = decision_summary(tp, fp, negatives - fp, positives - tp)
+        if intervals:
+            right = tp + negatives - fp
+            values["acc_low"], values["acc_high"] = wilson_interval(right, negatives + positives)
+        return values
+
+    def _gaps(self, counts: GroupCounts, *, intervals: bool) -> dict[str, Tensor]:
+        values = {}
+        for key, gap in GAPS.items():
+            warn_if_empty(key, gap, counts)
+            values[key] = counts.gap(gap)
+            if intervals:
+                sample = GroupCounts(*(field.cpu() for field in counts.fields())).sample(gap)
+                values[f"{key}_low"], values[f"{key}_high"] = gap_interval(sample)
+        return values
 
     @torch.no_grad()
     @torch.inference_mode(mode=False)  # states made by Trainer.validate could not be updated in a later fit
     def reset(self) -> None:
         """Forget all batches."""
         self._groups_seen = False
-        for metric in self.children():
-            if isinstance(metric, Metric):
-                metric.reset()
+        for metric in (self.loss, self.related, self.counter):
+            metric.reset()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EvaluationMetrics:  # noqa: FBT001, FBT002 - nn.Module's signature
-        super()._apply(moving_only(fn), recurse)  # type: ignore[no-untyped-call]
-        return self
+
+def _merge(parts: Tensor) -> Tensor:
+    return merge_moments(parts).pack()

@@ -1,11 +1,240 @@
-"""Group fairness gaps as torchmetrics: one number, its interval and the rates behind it."""
+"""Group fairness gaps as torchmetrics: one number, its interval and the rates behind it.
+
+The states are counts per group and class, summed over batches and processes, so the result depends neither on
+the batch size nor on which groups a batch contains.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, get_args
+
 import torch
 from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import rank_zero_warn
+from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 
-from fairrf_lightning.metrics.rate_gap import RateGap
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, Reduction, by_condition
+from fairrf_lightning.metrics.intervals import gap_interval, mean_deviation_interval
+
+
+def keep_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return a function for ``nn.Module._apply`` that moves tensors like ``fn`` but keeps their dtype.
+
+    ``Trainer(precision="bf16-true")`` would round the sums of a metric together with the weights. A state
+    that follows the dtype of its batches would differ between ranks if one of them has no batch.
+
+    Args:
+        fn: The function that ``_apply`` was called with.
+
+    >>> keep_dtype(lambda tensor: tensor.bfloat16())(torch.ones(1)).dtype
+    torch.float32
+    """
+
+    def move(tensor: Tensor) -> Tensor:
+        device = fn(tensor.new_empty(0, dtype=torch.float32)).device
+        if device.type == "mps" and tensor.dtype == torch.float64:  # MPS has no float64.
+            tensor = tensor.float()
+        moved = fn(tensor)
+        return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+    return move
+
+
+class GroupCounter(Metric):
+    """Counts of :class:`~fairrf_lightning.metrics.counts.GroupCounts` over batches and processes.
+
+    Args:
+        num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
+        threshold: Decision threshold.
+        models: Leading dimensions of ``preds`` for a stack of models.
+        validate_args: Check each batch, at the cost of waiting for the GPU.
+        kwargs: Options of :class:`torchmetrics.Metric`.
+
+    >>> counter = GroupCounter(num_groups=2)
+    >>> counter.update(torch.tensor([0.9, 0.2, 0.7]), torch.tensor([1, 0, 1]), torch.tensor([0, 0, 1]))
+    >>> rows, positive = counter.compute()
+    >>> positive
+    tensor([[0, 1],
+            [0, 1]])
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    rows: Tensor
+    positive: Tensor
+    score_sum: Tensor
+    score_square_sum: Tensor
+
+    def __init__(
+        self,
+        num_groups: int,
+        threshold: float = 0.5,
+        *,
+        models: Sequence[int] = (),
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.num_groups = num_groups
+        self.threshold = threshold
+        self.models = tuple(models)
+        self.validate_args = validate_args
+        zeros = torch.zeros(*self.models, num_groups, 2, dtype=torch.long)
+        for name in ("rows", "positive"):
+            self.add_state(name, zeros, dist_reduce_fx="sum")
+        for name in ("score_sum", "score_square_sum"):
+            self.add_state(name, zeros.double(), dist_reduce_fx="sum")
+        # A MetricCollection merges metrics whose states agree after the first batch. Metrics with different
+        # thresholds may agree by chance.
+        self.add_state("decision_threshold", torch.tensor(float(threshold)), dist_reduce_fx="max")
+
+    def update(self, preds: Tensor, target: Tensor, groups: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            preds: Probabilities of the positive class, or 0/1 decisions, ``(*models, N)``.
+            target: True classes 0 or 1, ``(N,)`` or of a shape that broadcasts to that of ``preds``.
+            groups: Group ids 0 to ``num_groups - 1``, or -1 where the group is unknown; shape as ``target``.
+        """
+        if self.validate_args:
+            self._check_batch(preds, target, groups)
+        batch = GroupCounts.of(preds, target, groups, self.num_groups, self.threshold)
+        counts = GroupCounts(self.rows, self.positive, self.score_sum, self.score_square_sum) + batch
+        self.rows, self.positive, self.score_sum, self.score_square_sum = counts.fields()
+
+    def compute(self) -> Any:
+        """Return rows and positive decisions, ``(*models, num_groups, 2)`` each."""
+        return self.rows, self.positive
+
+    def counts(self) -> GroupCounts:
+        """Return the counts of all processes.
+
+        Under DDP this is a collective operation: call it on every process.
+        """
+        with self.sync_context(
+            dist_sync_fn=self.dist_sync_fn,
+            should_sync=self._to_sync,
+            should_unsync=self._should_unsync,
+        ):
+            return self._local_counts()
+
+    def _local_counts(self) -> GroupCounts:
+        device = "cpu" if self.device.type == "mps" else self.device  # MPS has no float64.
+        states = (self.rows, self.positive, self.score_sum, self.score_square_sum)
+        return GroupCounts(*(state.to(device) for state in states))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> GroupCounter:
+        super()._apply(keep_dtype(fn), exclude_state)
+        return self
+
+    def _check_batch(self, preds: Tensor, target: Tensor, groups: Tensor) -> None:
+        shapes = [tuple(tensor.shape) for tensor in (preds, target, groups)]
+        expected = (*self.models, preds.shape[-1] if preds.ndim else 0)
+        if shapes[0] != expected or shapes[1] != shapes[2] or not _broadcasts(shapes[1], expected):
+            raise InputError(
+                f"preds, target and groups have shapes {', '.join(map(str, shapes))}, expected "
+                + ("one and the same shape (N,)" if not self.models else f"preds of shape {expected}")
+                + ": squeeze or index them first"
+            )
+        if not preds.numel():
+            return
+        if groups.is_floating_point():
+            raise InputError(
+                f"groups has dtype {groups.dtype}, expected integer ids: encode the groups as "
+                f"0 to {self.num_groups - 1} and pass groups.long()"
+            )
+        ids = groups.long()
+        _check_values("preds", preds, (preds >= 0) & (preds <= 1), "[0, 1]: apply a sigmoid to logits")
+        _check_values("target", target, (target == 0) | (target == 1), "0 or 1: encode the classes so")
+        _check_values(
+            "groups",
+            groups,
+            (ids >= -1) & (ids < self.num_groups),
+            f"0 to {self.num_groups - 1}, or -1 for unknown: re-encode the ids or raise num_groups",
+        )
+
+
+class RateGap(GroupCounter):
+    """The gap of a row of :data:`~fairrf_lightning.metrics.counts.GAPS`; a subclass names the row."""
+
+    higher_is_better = False
+    plot_lower_bound = 0.0
+    plot_upper_bound = 1.0
+    gap: ClassVar[Gap]
+
+    def __init__(
+        self,
+        num_groups: int = 2,
+        reduction: Reduction = "gap",
+        mode: Mode = "hard",
+        threshold: float = 0.5,
+        *,
+        models: Sequence[int] = (),
+        validate_args: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        if num_groups <= 1:
+            raise InputError(f"num_groups is {num_groups}, expected 2 or more: a gap compares groups")
+        _check_choice("reduction", reduction, get_args(Reduction))
+        _check_choice("mode", mode, get_args(Mode))
+        if not 0 <= threshold <= 1:
+            raise InputError(
+                f"threshold is {threshold}, expected a probability in [0, 1]: turn a threshold on "
+                "logits into one on probabilities by the sigmoid"
+            )
+        super().__init__(num_groups, threshold, models=models, validate_args=validate_args, **kwargs)
+        self.reduction: Reduction = reduction
+        self.mode: Mode = mode
+
+    def compute(self) -> Tensor:
+        """Return the gap of each model, NaN if a group lacks the rows it needs."""
+        counts = self._local_counts()
+        if self.update_called:
+            warn_if_empty(type(self).__name__, self.gap, counts)
+        return counts.gap(self.gap, self.reduction, self.mode)
+
+    def rates(self) -> Tensor:
+        """Return the rate of each group, NaN for a group without rows.
+
+        Under DDP this is a collective operation: call it on every process.
+        """
+        rates = self.counts().rates(self.gap, self.mode)
+        return rates.squeeze(-2) if len(self.gap.classes) == 1 else rates
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Return a confidence interval for the gap.
+
+        ``intervals.py`` describes the method and ``docs/audit.md`` gives the coverage, for two
+        groups exactly. The interval for ``"mean_deviation"`` of three or more groups is conservative.
+
+        Under DDP this is a collective operation: call it on every process.
+
+        Args:
+            level: Confidence level between 0 and 1.
+
+        Returns:
+            Low and high; both NaN where the gap or a variance cannot be estimated.
+        """
+        counts = self.counts()
+        sample = GroupCounts(*(field.cpu() for field in counts.fields())).sample(self.gap, self.mode)
+        if self.reduction == "mean_deviation" and self.num_groups > 2:
+            return mean_deviation_interval(sample, level)
+        low, high = gap_interval(sample, level)
+        scale = 0.5 if self.reduction == "mean_deviation" else 1.0
+        return low * scale, high * scale
+
+    def plot(self, val: Tensor | list[Tensor] | None = None, ax: _AX_TYPE | None = None) -> _PLOT_OUT_TYPE:
+        """Plot one value or several.
+
+        Args:
+            val: Results of ``forward`` or ``compute``; the current result by default.
+            ax: Matplotlib axes to draw into; new ones by default.
+        """
+        return self._plot(val, ax)
 
 
 class DemographicParityGap(RateGap):
@@ -18,7 +247,8 @@ class DemographicParityGap(RateGap):
             half the gap with two groups).
         mode: ``"hard"`` for the rate of ``preds >= threshold``, which for 0.5 is ``logit >= 0``;
             ``"prob"`` for the mean of ``preds``.
-        threshold: Probability from which on a prediction is positive; unused in prob mode.
+        threshold: Decision threshold; unused in prob mode.
+        models: Leading dimensions of ``preds`` for a stack of models.
         validate_args: Check each batch, at the cost of waiting for the GPU. The constructor's
             arguments are always checked.
         kwargs: Options of :class:`torchmetrics.Metric`.
@@ -37,11 +267,7 @@ class DemographicParityGap(RateGap):
     0.39 0.59
     """
 
-    _conditions = ("rows",)
-
-    @staticmethod
-    def _select(target: Tensor) -> Tensor:
-        return torch.ones_like(target, dtype=torch.bool).unsqueeze(0)
+    gap = GAPS["dp_gap"]
 
 
 class EqualOpportunityGap(RateGap):
@@ -51,7 +277,8 @@ class EqualOpportunityGap(RateGap):
         num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
         reduction: ``"gap"`` or ``"mean_deviation"``, see :class:`DemographicParityGap`.
         mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
-        threshold: Probability from which on a prediction is positive; unused in prob mode.
+        threshold: Decision threshold; unused in prob mode.
+        models: Leading dimensions of ``preds`` for a stack of models.
         validate_args: Check each batch, at the cost of waiting for the GPU.
         kwargs: Options of :class:`torchmetrics.Metric`.
 
@@ -61,11 +288,7 @@ class EqualOpportunityGap(RateGap):
     tensor(0.5000, dtype=torch.float64)
     """
 
-    _conditions = ("rows with target 1",)
-
-    @staticmethod
-    def _select(target: Tensor) -> Tensor:
-        return (target == 1).unsqueeze(0)
+    gap = GAPS["eo_gap"]
 
 
 class EqualizedOddsGap(RateGap):
@@ -77,7 +300,8 @@ class EqualizedOddsGap(RateGap):
         num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
         reduction: ``"gap"`` or ``"mean_deviation"``, see :class:`DemographicParityGap`.
         mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
-        threshold: Probability from which on a prediction is positive; unused in prob mode.
+        threshold: Decision threshold; unused in prob mode.
+        models: Leading dimensions of ``preds`` for a stack of models.
         validate_args: Check each batch, at the cost of waiting for the GPU.
         kwargs: Options of :class:`torchmetrics.Metric`.
 
@@ -92,8 +316,39 @@ class EqualizedOddsGap(RateGap):
             [1.0000, 0.5000]], dtype=torch.float64)
     """
 
-    _conditions = ("rows with target 1", "rows with target 0")
+    gap = GAPS["eodds_gap"]
 
-    @staticmethod
-    def _select(target: Tensor) -> Tensor:
-        return torch.stack([target == 1, target == 0])
+
+def warn_if_empty(name: str, gap: Gap, counts: GroupCounts) -> None:
+    """Warn that a gap is NaN because a group lacks the rows it needs."""
+    conditions = {(0, 1): "rows", (1,): "rows with target 1", (0,): "rows with target 0"}
+    rows = by_condition(counts.rows, gap).reshape(-1, len(gap.classes), counts.rows.shape[-2]).amin(0)
+    missing = [
+        f"{conditions[classes]} in group {group}"
+        for classes, row in zip(gap.classes, rows.tolist(), strict=True)
+        for group, count in enumerate(row)
+        if not count
+    ]
+    if missing:
+        rank_zero_warn(
+            f"{name} is NaN: there are no {', no '.join(missing)}. "
+            "Add such rows, or lower num_groups if the group does not exist.",
+            UserWarning,
+        )
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Return whether rows of a shape serve models of another; the number of rows is the same."""
+    if len(shape) > len(to) or shape[-1:] != to[-1:]:
+        return False
+    return all(size in (1, wanted) for size, wanted in zip(shape[::-1], to[::-1], strict=False))
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"unknown {option} {value!r}; {did_you_mean(value, choices)}")
+
+
+def _check_values(name: str, values: Tensor, valid: Tensor, expected: str) -> None:
+    if not valid.all():
+        raise InputError(f"{name} holds {values[~valid][0].item()}, expected {expected}")

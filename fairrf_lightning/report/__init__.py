@@ -1,6 +1,6 @@
-"""One page that a risk officer can read, and a model card with the same facts."""
+"""Renders results as one HTML page and as a model card in Markdown."""
 
 from fairrf_lightning.report.facts import Facts
-from fairrf_lightning.report.writing import end_with_report, write_report
+from fairrf_lightning.report.page import write_report, write_report_if_installed
 
-__all__ = ["Facts", "end_with_report", "write_report"]
+__all__ = ["Facts", "write_report", "write_report_if_installed"]

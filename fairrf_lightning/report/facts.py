@@ -1,61 +1,262 @@
-"""Everything that the page and the model card say, as plain values.
-
-Readers of run folders, grids, audits and certificates fill :class:`Facts`; the page and the card are
-written from it alone, so that they cannot disagree.
-"""
+"""The values that a report shows: sources fill :class:`Facts`, and sections are made from it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from fairrf_lightning.report.fact_parts import (
-    Absent,
-    Certificate,
-    CertifiedGap,
-    Data,
-    Front,
-    Path,
-    Point,
-    Tone,
-    Training,
-    Verdict,
-)
-from fairrf_lightning.report.measured_parts import AccuracyAgainst, Change, Estimate, Gap, GroupRates
-
-__all__ = [
-    "SECTIONS",
-    "Absent",
-    "AccuracyAgainst",
-    "Certificate",
-    "CertifiedGap",
-    "Change",
-    "Data",
-    "Estimate",
-    "Facts",
-    "Front",
-    "Gap",
-    "GroupRates",
-    "Path",
-    "Point",
-    "Tone",
-    "Training",
-    "Verdict",
+Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
+Change: TypeAlias = Literal[
+    "fairer, beyond noise", "no difference shown", "less fair, beyond noise", "not estimable"
+]
+AccuracyChange: TypeAlias = Literal[
+    "more accurate, beyond noise", "no difference shown", "less accurate, beyond noise", "not estimable"
 ]
 
-SECTIONS = {
-    "gaps": "Gaps between groups",
-    "groups": "Rates of each group",
-    "comparison": "Against another model",
-    "front": "Accuracy against fairness",
-    "training": "How training went",
-    "certificate": "Certificate without S",
-    "data": "Data and columns",
-    "configuration": "Configuration",
-    "versions": "Versions",
-}
+
+@dataclass(frozen=True)
+class Estimate:
+    """A share between 0 and 1, or a difference of two, with its 95 % interval; NaN where not estimable."""
+
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an estimate."""
+        return not math.isnan(self.value)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there is an interval."""
+        return not (math.isnan(self.low) or math.isnan(self.high))
+
+
+@dataclass(frozen=True)
+class MeasuredGap:
+    """A fairness gap of one model, and of the model that it is compared with.
+
+    Args:
+        name: Label of the gap, such as ``dEO``.
+        scope: The attribute that defines the groups, or a data set.
+        estimate: The model's gap.
+        mode: ``hard`` for decisions, ``prob`` for probabilities.
+        other: The compared model's gap.
+        difference: The model's gap minus the compared model's.
+        note: A few words, such as why it is not estimable.
+    """
+
+    name: str
+    scope: str
+    estimate: Estimate
+    mode: str = "hard"
+    other: Estimate | None = None
+    difference: Estimate | None = None
+    note: str = ""
+
+    @property
+    def change(self) -> Change | None:
+        """What the interval of the difference shows; ``None`` without another model."""
+        if self.difference is None:
+            return None
+        if not self.difference.has_interval:
+            return "not estimable"
+        if self.difference.high < 0:
+            return "fairer, beyond noise"
+        return "less fair, beyond noise" if self.difference.low > 0 else "no difference shown"
+
+
+@dataclass(frozen=True)
+class MeasuredGroup:
+    """Rates of one group of the attribute ``scope``, by the name of the rate."""
+
+    scope: str
+    group: str
+    rows: int
+    rates: Mapping[str, Estimate]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class AccuracyAgainst:
+    """The compared model's accuracy, and the model's accuracy minus it."""
+
+    other: Estimate
+    difference: Estimate
+
+    @property
+    def change(self) -> AccuracyChange:
+        """What the interval of the difference shows."""
+        if not self.difference.has_interval:
+            return "not estimable"
+        if self.difference.low > 0:
+            return "more accurate, beyond noise"
+        return "less accurate, beyond noise" if self.difference.high < 0 else "no difference shown"
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """The penalty R of a related feature on the reported rows, and that of the compared model."""
+
+    feature: str
+    value: float
+    other: float | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting, as a mean over seeds.
+
+    Args:
+        series: The method.
+        label: The setting in a few words.
+        accuracy: Its accuracy.
+        gaps: Gaps by name.
+        spread: Standard deviations over seeds by the same names, and ``accuracy``.
+        mark: ``chosen`` for the setting that is recommended, else empty or a few words.
+        is_single: One model rather than a mean over seeds, and therefore not part of the front.
+    """
+
+    series: str
+    label: str
+    accuracy: float
+    gaps: Mapping[str, float]
+    spread: Mapping[str, float] = field(default_factory=dict)
+    mark: str = ""
+    is_single: bool = False
+
+
+@dataclass(frozen=True)
+class Front:
+    """Settings by accuracy and gap, and the rule by which one of them was chosen."""
+
+    title: str
+    points: Sequence[Point]
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class History:
+    """A related feature's value at each epoch."""
+
+    feature: str
+    epochs: Sequence[int]
+    values: Sequence[float]
+
+    def at(self, epoch: int | None) -> float | None:
+        """Return the value at an epoch; ``None`` where it was not logged."""
+        return next((value for e, value in zip(self.epochs, self.values, strict=True) if e == epoch), None)
+
+
+@dataclass(frozen=True)
+class Training:
+    """Lambda and the penalty R of each related feature over training.
+
+    Args:
+        weights: Lambda of each related feature.
+        penalties: R of each related feature on the validation split.
+        chosen_epoch: The epoch of the chosen checkpoint.
+        rule: How it was chosen.
+    """
+
+    weights: Sequence[History]
+    penalties: Sequence[History]
+    chosen_epoch: int | None = None
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class CertifiedGap:
+    """Bounds of dDP without S; shares between 0 and 1.
+
+    Args:
+        mode: ``hard`` for decisions, ``prob`` for probabilities.
+        low: Smallest possible rate of the group minus that of all others.
+        high: Largest possible.
+        by_method: Bounds of dDP by the knowledge that they use.
+        population: Bound of dDP for the population of the rows.
+        measured: The measured difference, where the data contain S.
+    """
+
+    mode: str
+    low: float
+    high: float
+    by_method: Mapping[str, float]
+    population: float | None = None
+    measured: float | None = None
+
+    @property
+    def bound(self) -> float:
+        """The largest possible dDP."""
+        return max(self.high, -self.low)
+
+
+@dataclass(frozen=True)
+class CertificateFacts:
+    """A certificate: bounds of dDP without S.
+
+    Args:
+        claim: The certified sentence.
+        group: The group that is compared with all other rows.
+        source: Where the correlations come from.
+        gaps: The bounds for decisions and for probabilities.
+        correlations: Limits of each column's correlation with S.
+        share: Limits of the group's share.
+        statements: The certificate in sentences.
+        adds_nothing: Whether the bound on the decisions follows from the share of S alone.
+    """
+
+    claim: str
+    group: str
+    source: str
+    gaps: Sequence[CertifiedGap]
+    correlations: Mapping[str, tuple[float, float]]
+    share: tuple[float, float]
+    statements: Sequence[str] = ()
+    adds_nothing: bool = False
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """The data set and its columns.
+
+    Args:
+        name: The data set, or the file.
+        rows: Number of rows of each split.
+        columns: Inputs of the model, grouped by the column that they encode.
+        related: Related features.
+        sensitive: The sensitive attribute, if the data have one.
+        groups: Its groups.
+        use_of_sensitive: How training used the sensitive attribute.
+    """
+
+    name: str
+    rows: Mapping[str, int]
+    columns: Mapping[str, Sequence[str]]
+    related: Sequence[str]
+    sensitive: str | None
+    groups: Sequence[str]
+    use_of_sensitive: str
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Why a section has no facts, and the command that provides them."""
+
+    reason: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The headline: its tone, one sentence, and the sentences that support it."""
+
+    tone: Tone
+    title: str
+    sentences: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -64,16 +265,20 @@ class Facts:
 
     Args:
         title: What the report is about.
-        subject: The model or models in a few words.
-        split: The rows that the figures are from.
-        made: When the report was written.
+        subject: The model in a few words.
+        split: The rows that the numbers were measured on.
+        made: Date of the report.
         verdict: The headline.
-        notices: What the reader must know before any number, such as that the penalty never acted.
+        notices: What the reader must know before any number.
         accuracy: The model's accuracy.
-        other: The name of the model that it is compared with.
-        accuracy_against: The accuracy next to that model's.
-        absent: Why a section is empty, for each that is.
-        notes: What the reader should know of the figures.
+        positive_share: Its share of positive decisions.
+        other: Name of the compared model.
+        other_positive_share: Its share of positive decisions.
+        accuracy_against: The accuracy compared with that model's.
+        dependences: The penalty R of each related feature.
+        absent: Why a section is empty, for each section that is.
+        next_steps: What would make fairness measurable, for data without groups.
+        limits: Limitations, in addition to those of every report.
     """
 
     title: str
@@ -81,30 +286,28 @@ class Facts:
     split: str
     made: str
     verdict: Verdict
+    notices: Sequence[str] = ()
     accuracy: Estimate | None = None
+    positive_share: Estimate | None = None
     other: str = ""
+    other_positive_share: Estimate | None = None
     accuracy_against: AccuracyAgainst | None = None
-    gaps: Sequence[Gap] = ()
-    groups: Sequence[GroupRates] = ()
+    gaps: Sequence[MeasuredGap] = ()
+    groups: Sequence[MeasuredGroup] = ()
+    dependences: Sequence[Dependence] = ()
     fronts: Sequence[Front] = ()
     training: Training | None = None
-    certificate: Certificate | None = None
-    data: Data | None = None
+    certificate: CertificateFacts | None = None
+    data: DataFacts | None = None
     configuration: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     absent: Mapping[str, Absent] = field(default_factory=dict)
-    notes: Sequence[str] = ()
-    notices: Sequence[str] = ()
-
-    def has(self, section: str) -> bool:
-        """Whether there are facts for one of :data:`SECTIONS`."""
-        names = {"comparison": "other", "front": "fronts"}
-        return bool(getattr(self, names.get(section, section)))
+    next_steps: Sequence[Absent] = ()
+    limits: Sequence[str] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values; NaN becomes ``None``, as JSON has it."""
+        """Return plain values for JSON, with ``None`` for NaN."""
         plain: dict[str, Any] = _without_nan(asdict(self))
-        plain["absent"] = {name: why for name, why in plain["absent"].items() if not self.has(name)}
         return plain
 
 

@@ -1,71 +1,105 @@
-"""The page and the model card as text, from the facts."""
+"""Writes a report as an HTML page and as a model card in Markdown, both from the same sections."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import html
+import re
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
+from fairrf_lightning.errors import InputError, writing_to
+from fairrf_lightning.files import write_text
+from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.report.facts import Facts
 
-from fairrf_lightning.report import wording
-from fairrf_lightning.report.certificate_figures import MODES, certificate_figures
-from fairrf_lightning.report.facts import SECTIONS, Facts
-from fairrf_lightning.report.figure import Figure
-from fairrf_lightning.report.front_figures import front_figures
-from fairrf_lightning.report.gap_figures import forest, group_bars
-from fairrf_lightning.report.markdown import escape_markdown
-from fairrf_lightning.report.training_figures import training_figures
+if TYPE_CHECKING:
+    from fairrf_lightning.report.sections import Section
 
-
-def render_page(facts: Facts) -> str:
-    """Return the HTML page."""
-    figures = figures_of(facts)
-    environment = _environment(autoescape=True)
-    template = environment.get_template("page.html")
-    plots = {figure.name: figure.plot for of in figures.values() for figure in of}
-    return template.render(
-        facts=facts,
-        figures=figures,
-        plots=plots,
-        correlations=known_of(facts),
-        # Our own files and plotly's: no text of the user's.
-        style=_source(environment, "page.css"),
-        script=_source(environment, "page.js"),
-        plotly=Markup(get_plotlyjs()),  # noqa: S704
-    )
+_PACKAGES = ("jinja2", "matplotlib", "scipy")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]#|~!])")
 
 
-def render_card(facts: Facts) -> str:
-    """Return the model card in Markdown."""
-    environment = _environment(autoescape=False, finalize=escape_markdown)
-    text: str = environment.get_template("model_card.md").render(facts=facts, correlations=known_of(facts))
-    return text
+def write_report(
+    facts: Facts, folder: str | Path, *, page: str = "report.html", card: str = "model_card.md"
+) -> list[Path]:
+    """Write the page and the model card, and return their paths.
 
+    Args:
+        facts: The content.
+        folder: Folder to write to; created if missing.
+        page: Name of the HTML file, which is self-contained.
+        card: Name of the Markdown file.
 
-def known_of(facts: Facts) -> list[tuple[str, str]]:
-    """Return what a certificate knew of S, as rows of a table."""
-    known = facts.certificate
-    if known is None:
-        return []
-    limits = [*known.correlations.items(), ("share of rows", known.share)]
-    return [(name, "not known" if ends == (-1, 1) else wording.limits(*ends)) for name, ends in limits]
+    Raises:
+        InputError: If a package of the extra ``report`` is missing or the folder is not writable.
+    """
+    if missing := missing_packages():
+        raise InputError(f"the report needs {missing}; run: {install_command('report')}")
+    from fairrf_lightning.report.sections import sections  # noqa: PLC0415 - needs these packages
 
-
-def figures_of(facts: Facts) -> Mapping[str, Sequence[Figure]]:
-    """Return the figures of each section."""
-    return {
-        "gaps": [forest(facts)] if any(gap.estimate.is_known for gap in facts.gaps) else [],
-        "groups": group_bars(facts),
-        "front": front_figures(facts.fronts),
-        "training": [] if facts.training is None else training_figures(facts.training),
-        "certificate": [] if facts.certificate is None else certificate_figures(facts.certificate),
+    found = sections(facts)
+    texts = {
+        Path(folder) / page: render_page(facts, found),
+        Path(folder) / card: render_card(facts, found),
     }
+    with writing_to(folder):
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text)
+    return list(texts)
 
 
-def _environment(**options: Any) -> Environment:
-    environment = Environment(  # noqa: S701 - each caller says how text is escaped
+def write_report_if_installed(
+    make_facts: Callable[[], Facts | None], folder: str | Path, **names: str
+) -> tuple[list[Path], str]:
+    """Write the report at the end of a command for which it is optional.
+
+    Args:
+        make_facts: Returns the facts, or ``None`` if there is nothing to report; called only if all
+            packages are installed.
+        folder: Folder to write to.
+        names: ``page`` and ``card`` of :func:`write_report`.
+
+    Returns:
+        The files, and a line that names the missing packages, or an empty one.
+    """
+    if missing := missing_packages():
+        return [], f"No report.html: it needs {missing}; run: {install_command('report')}"
+    facts = make_facts()
+    return ([] if facts is None else write_report(facts, folder, **names)), ""
+
+
+def missing_packages() -> str:
+    """Return the packages of the extra ``report`` that are not installed."""
+    return ", ".join(name for name in _PACKAGES if find_spec(name) is None)
+
+
+def render_page(facts: Facts, sections: Sequence[Section]) -> str:
+    """Return the HTML page."""
+    return _render("page.html", facts, sections, autoescape=True)
+
+
+def render_card(facts: Facts, sections: Sequence[Section]) -> str:
+    """Return the model card in Markdown."""
+    return _render("model_card.md", facts, sections, autoescape=False, finalize=escape_markdown)
+
+
+def escape_markdown(value: Any) -> str:
+    r"""Return text that Markdown shows as it is, on one line.
+
+    >>> escape_markdown("a|b <i>")
+    'a\\|b &lt;i&gt;'
+    """
+    text = " ".join(html.escape(str(value), quote=False).splitlines())
+    return _SPECIAL.sub(r"\\\1", text)
+
+
+def _render(name: str, facts: Facts, sections: Sequence[Section], **options: Any) -> str:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - optional
+
+    environment = Environment(  # noqa: S701 - each caller sets how text is escaped
         loader=PackageLoader("fairrf_lightning.report"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -73,17 +107,5 @@ def _environment(**options: Any) -> Environment:
         keep_trailing_newline=True,
         **options,
     )
-    names = ("percent", "points", "interval", "number", "listing")
-    environment.filters |= {name: getattr(wording, name) for name in names}
-    environment.globals |= {
-        "modes": MODES,
-        "sections": SECTIONS,
-        "gap_words": wording.GAP_WORDS,
-        "gap_meaning": wording.GAP_MEANING,
-    }
-    return environment
-
-
-def _source(environment: Environment, name: str) -> Markup:
-    assert environment.loader is not None  # noqa: S101 - for mypy
-    return Markup(environment.loader.get_source(environment, name)[0])  # noqa: S704 - a file of ours
+    text: str = environment.get_template(name).render(facts=facts, sections=sections)
+    return text

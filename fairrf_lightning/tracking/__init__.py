@@ -1,5 +1,5 @@
-"""Weights & Biases: a logger that never blocks, and a dashboard."""
+"""Weights & Biases: a logger that never blocks, a report of each run, and a dashboard."""
 
-from fairrf_lightning.tracking.wandb_logger import WandbLogger
+from fairrf_lightning.tracking.wandb import WandbLogger, WandbReport
 
-__all__ = ["WandbLogger"]
+__all__ = ["WandbLogger", "WandbReport"]

@@ -1,9 +1,10 @@
-"""A W&B workspace that shows accuracy, gaps, lambda, penalties, groups and sweeps at a glance."""
+"""A W&B workspace that shows accuracy, gaps, lambda, penalties, groups and sweeps of a project."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import wandb
 from wandb_workspaces import workspaces as ws
 from wandb_workspaces.reports.v2.interface import (
     Config,
@@ -17,7 +18,8 @@ from wandb_workspaces.reports.v2.interface import (
     SummaryMetric,
 )
 
-from fairrf_lightning.tracking.axes import GAPS, RATES
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES, first_line, offline_reason
 
 
 def fairness_workspace(entity: str, project: str, name: str = "Fairness") -> ws.Workspace:
@@ -43,9 +45,37 @@ def fairness_workspace(entity: str, project: str, name: str = "Fairness") -> ws.
     )
 
 
+def save_workspace(entity: str | None, project: str, name: str) -> str:
+    """Save the workspace at W&B and return its address.
+
+    Args:
+        entity: User or team that owns the project; ``None`` for the user's own.
+        project: Project whose runs are shown.
+        name: Name of the saved view.
+
+    Raises:
+        InputError: If W&B cannot be reached or refuses it.
+    """
+    if reason := offline_reason():
+        raise InputError(
+            f"dashboard: a workspace cannot be saved, because {reason}; log in by: wandb login, or print the "
+            "definition by --json."
+        )
+    try:
+        workspace = fairness_workspace(entity or wandb.Api().default_entity or "", project, name)
+        workspace.save()  # type: ignore[no-untyped-call]
+        url: str = workspace.url
+    except Exception as error:  # the client raises many kinds
+        raise InputError(
+            f"dashboard: W&B did not save the workspace in {entity or 'your account'}, project {project!r}: "
+            f"{first_line(error)}. Check the names; the project must exist, so log a run first."
+        ) from error
+    return url
+
+
 def workspace_json(workspace: ws.Workspace) -> str:
-    """Return the definition as the server would get it, as JSON."""
-    # The package has no public way to see a workspace without saving it.
+    """Return the definition that the server would receive, as JSON."""
+    # The package has no public way to read a workspace without saving it.
     text: str = workspace._to_model().spec.model_dump_json(by_alias=True, exclude_none=True, indent=2)  # noqa: SLF001
     return text
 
@@ -56,20 +86,20 @@ def _section(name: str, panels: list[Any]) -> ws.Section:
 
 
 def _scatters() -> list[Any]:
-    """A point for each run: its test split."""
+    """Return one point per run, on the test split."""
     return [
         ScatterPlot(
             title=f"Runs, test split: accuracy against {label}",
             x=SummaryMetric(f"test_{gap}"),
             y=SummaryMetric("test_acc"),
         )
-        for gap, label in GAPS.items()
+        for gap, label in GAP_LABELS.items()
     ]
 
 
 def _run_fronts() -> list[Any]:
-    """A point for each epoch, from the table that each run ends with."""
-    return [_chart(f"pareto/{gap}", "scatter", {"x": f"val_{gap}", "y": "val_acc"}) for gap in GAPS]
+    """Return one point per epoch, from the table at the end of each run."""
+    return [_chart(f"pareto/{gap}", "scatter", {"x": f"val_{gap}", "y": "val_acc"}) for gap in GAP_LABELS]
 
 
 def _chart(key: str, kind: str, fields: dict[str, str]) -> CustomChart:
@@ -83,7 +113,7 @@ def _chart(key: str, kind: str, fields: dict[str, str]) -> CustomChart:
 def _gap_paths() -> list[Any]:
     with_interval = {
         f"{label}, with its 95 % interval": [f"val_{gap}", f"val_{gap}_low", f"val_{gap}_high"]
-        for gap, label in GAPS.items()
+        for gap, label in GAP_LABELS.items()
     }
     paths = {"Accuracy, with its 95 % interval": ["val_acc", "val_acc_low", "val_acc_high"]} | with_interval
     return [LinePlot(title=title, x="epoch", y=list(names)) for title, names in paths.items()]
@@ -110,7 +140,7 @@ def _groups() -> list[Any]:
 
 def _sweeps() -> list[Any]:
     columns: list[Config | SummaryMetric] = [Config("eta"), Config("beta"), SummaryMetric("chosen/val_acc")]
-    columns += [SummaryMetric(f"chosen/val_{gap}") for gap in GAPS]
+    columns += [SummaryMetric(f"chosen/val_{gap}") for gap in GAP_LABELS]
     return [
         ParallelCoordinatesPlot(
             title="Settings, and what the chosen checkpoints have on the validation split",

@@ -95,13 +95,6 @@ def test_the_row_of_a_wrong_value_counts_the_batches_before(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("cli")
-def test_a_checkpoint_without_data_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["audit", "--ckpt_path", "best.ckpt"])
-    assert "error: --data is not given: name the data of the checkpoint" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("cli")
 def test_two_columns_of_one_name_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.csv").write_text("target,prob,prob,sex\n1,0.2,0.3,f\n", encoding="utf-8")
     with pytest.raises(SystemExit):

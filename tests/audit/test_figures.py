@@ -16,7 +16,7 @@ from fairrf_lightning.audit import cells as cells_module
 from fairrf_lightning.audit.command import count_rows
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
-from fairrf_lightning.metrics.paired_proportions import paired_difference_interval
+from fairrf_lightning.metrics.paired import paired_difference_interval
 from tests.audit.rows import draw, grouping
 
 METRICS = {

@@ -12,7 +12,7 @@ import torch
 
 from fairrf_lightning.audit.labels import labels_needed, mean_width, worst_case
 from fairrf_lightning.cli import main
-from fairrf_lightning.metrics.gap_interval import RateSample, gap_interval
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval
 from tests.audit.rows import write_predictions
 
 

@@ -16,7 +16,7 @@ from fairrf_lightning.audit.gaps import may_turn
 from fairrf_lightning.audit.missing import gap_bounds
 from fairrf_lightning.audit.result import audit
 from fairrf_lightning.audit.tables import print_audit
-from fairrf_lightning.report.audit_facts import audit_facts
+from fairrf_lightning.report.sources import audit_facts
 from tests.audit.rows import draw, grouping
 
 
@@ -134,4 +134,4 @@ def test_a_verdict_that_the_unknown_rows_could_turn_says_so(
     assert ("'fairer, beyond noise' need not hold with them" in capsys.readouterr().out) == turns
     said = " ".join(audit_facts(result).verdict.sentences)
     assert "With these rows the change is: dDP between" in said
-    assert ("could turn the verdict on dDP (fairer, beyond noise)" in said) == turns
+    assert ("could therefore change the verdict on dDP (fairer, beyond noise)" in said) == turns

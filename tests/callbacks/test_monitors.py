@@ -15,7 +15,7 @@ from torch import Tensor
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
 from fairrf_lightning.callbacks import PenalisedCheckpoint, PretrainCallback
-from fairrf_lightning.callbacks.lookup import in_pretraining
+from fairrf_lightning.run_state import in_pretraining
 from tests.callbacks.test_pretrain import Toy, rows, trainer
 from tests.test_module import PeopleData
 

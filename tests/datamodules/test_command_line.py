@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 
+from fairrf_lightning.cli.short_names import SHORT_NAMES
 from fairrf_lightning.datamodules import LSACDataModule
-from fairrf_lightning.short_names import SHORT_NAMES
 
 CLI: TypeAlias = Callable[[str], None]
 FIT = "fit --trainer.max_epochs=1 --trainer.log_every_n_steps=1 --trainer.accelerator=cpu"

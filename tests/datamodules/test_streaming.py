@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,10 @@ import torch
 from lightning import Trainer
 
 from fairrf_lightning import FairRFModule
-from fairrf_lightning.datamodules import StreamedBatches, TableDataModule, parquet_directory
+from fairrf_lightning.datamodules import StreamedBatches, TableDataModule, parquet
 from fairrf_lightning.datamodules.loader import EpochBatches
-from fairrf_lightning.datamodules.parquet_directory import ParquetDirectory, uniform_of_rows
-from fairrf_lightning.datamodules.parquet_rows import parts_of_rows
-from fairrf_lightning.datamodules.prefetch import prefetched
+from fairrf_lightning.datamodules.parquet import ParquetDirectory, parts_of_rows, uniform_of_rows
+from fairrf_lightning.datamodules.streaming import prefetched
 from fairrf_lightning.errors import InputError
 
 ROWS = 1000
@@ -59,7 +59,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def _small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_directory, "_ROWS_AT_ONCE", 32)
+    monkeypatch.setattr(parquet, "_ROWS_AT_ONCE", 32)
 
 
 def table(path: str, **options: Any) -> TableDataModule:
@@ -75,7 +75,7 @@ def loader(
     stream = data._stream
     assert stream is not None
     keys = ("inputs", "target", "groups", "row")
-    return StreamedBatches(stream.rows, part, stream.counts_of(part), keys, batch_size, **options)
+    return StreamedBatches(stream, part, keys, batch_size, **options)
 
 
 def rows_of(batches: EpochBatches) -> list[list[int]]:
@@ -198,13 +198,13 @@ def test_resumed_epoch_goes_on_exactly(path: str, num_workers: int) -> None:
 def test_rank_without_rows_yields_an_empty_batch(path: str) -> None:
     data = table(path)
     assert data._stream is not None
-    counts = [1] + [0] * (len(data._stream.counts) - 1)
-    rows = data._stream.rows
-    (batch,) = StreamedBatches(rows, "val", counts, ("inputs", "groups"), 8, rank=0, world_size=2)
+    counts = [[1, 1, 1]] + [[0, 0, 0]] * (len(data._stream.counts) - 1)
+    rows = replace(data._stream, counts=counts)
+    (batch,) = StreamedBatches(rows, "val", ("inputs", "groups"), 8, rank=0, world_size=2)
     assert batch["inputs"].shape == (0, data.n_features)
     assert batch["groups"].shape == (0,)
     with pytest.raises(InputError, match="too few for 2 readers"):
-        StreamedBatches(rows, "train", counts, ("inputs",), 8, shuffle=True, world_size=2)
+        StreamedBatches(rows, "train", ("inputs",), 8, shuffle=True, world_size=2)
 
 
 def test_dropped_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -246,7 +246,7 @@ def checkpoint(path: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_checkpoint_spares_the_pass(
     path: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairrf_lightning.datamodules.streamed_table.scan", None)
+    monkeypatch.setattr("fairrf_lightning.datamodules.parquet.scan", None)
     data = TableDataModule(path)
     test = trainer(tmp_path)
     model = FairRFModule.load_from_checkpoint(checkpoint)
@@ -377,7 +377,7 @@ def test_groups_can_be_chosen(tmp_path: Path, checkpoint: Path) -> None:
 
 
 def test_identifiers_end_the_pass_early(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairrf_lightning.datamodules.encoder_fit._MOST_DISTINCT", 2)
+    monkeypatch.setattr("fairrf_lightning.datamodules.encoding._MAX_DISTINCT", 2)
     with pytest.raises(InputError, match="'town' has more than 2 distinct values"):
         table(path)
 

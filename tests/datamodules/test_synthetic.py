@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.population import Population
+from fairrf_lightning.datamodules.synthetic import Population
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import correlation_interval
 

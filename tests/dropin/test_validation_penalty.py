@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, Trainer
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import Tensor
 
@@ -17,7 +15,7 @@ from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.functional import feature_penalties, lambda_cost
-from tests.dropin.twins import BATCH, RELATED, Foreign, fit, make_penalty, table
+from tests.dropin.twins import BATCH, RELATED, Foreign, fit, make_penalty, own_callbacks, table
 
 OWNER, COLUMNS = torch.tensor([0, 1, 1, 2]), [0, 2, 1, 4]
 BETA = 0.2
@@ -141,64 +139,35 @@ def test_a_validation_without_predictions_has_no_penalty() -> None:
     assert not {"val_penalty", "val_objective"} & set(logged)
 
 
-class Released(Callback):
-    """Notes which of the predictions and batches of a step are still alive when it is over."""
-
-    def __init__(self) -> None:
-        self.alive: list[str] = []
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        del trainer
-        gc.collect()
-        assert isinstance(pl_module, Remembering)
-        self.alive += [name for name, ref in pl_module.seen.items() if ref() is not None]
-
-
-class Remembering(Validated):
-    """Keeps weak references to what a step has made."""
-
-    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Any:
-        del batch_idx
-        logits = self.net(batch["inputs"])
-        self.seen: dict[str, weakref.ref[Tensor]] = {"prediction": weakref.ref(logits)}
-        return self.task(logits, batch)
-
-
-@pytest.mark.parametrize("max_steps", [1, 30])
-def test_nothing_of_a_batch_is_kept_alive_after_it(max_steps: int) -> None:
-    """A prediction carries the graph of its step; the memory of one batch would be held twice."""
-    module, penalty, released = Remembering(), make_penalty(), Released()
-    own = callbacks(penalty)
-    fit(module, *own, released, max_steps=max_steps, validation=validation())
-    assert released.alive == []
-
-
-class Batches(Callback):
-    """Looks at what the attachment holds between batches, after the callback under test."""
-
-    def __init__(self, update: LambdaUpdateCallback) -> None:
-        assert update._attachment is not None
-        self.attachment = update._attachment
-        self.held: list[object] = []
-
-    def _note(self) -> None:
-        self.held += [*self.attachment._tap._calls, self.attachment._batch]
-
-    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
-        self._note()
-
-    def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
-        self._note()
-
-
-def test_the_attachment_holds_no_batch_and_no_prediction_between_batches() -> None:
-    update = LambdaUpdateCallback(BETA, 10, penalty=make_penalty(), module="net")
-    between = Batches(update)
-    fit(Validated(), update, between, max_steps=25, validation=validation())
-    assert len(between.held) == 25 + 2 + 5
-    assert set(between.held) == {None}
-
-
 def test_twins_have_the_columns_that_this_file_computes_by_hand() -> None:
     assert list(RELATED.values()) == [[0], [2, 1], [4]]
     assert len(table()["target"]) % BATCH
+
+
+class Logged(Callback):
+    """Keeps what was logged of each epoch; callbacks log it at the epoch's end."""
+
+    def __init__(self) -> None:
+        self.values: list[dict[str, float]] = []
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
+        del pl_module
+        if "train_penalty" in trainer.callback_metrics:
+            self.values.append({name: float(value) for name, value in trainer.callback_metrics.items()})
+
+    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
+        self.on_train_epoch_start(trainer, pl_module)
+
+
+def test_each_epoch_logs_the_mean_penalty_of_its_own_batches() -> None:
+    penalty, logged, seen = make_penalty(), Logged(), []
+    penalty.register_forward_hook(lambda _, __, output: seen.append(output.item()))
+    fit(Foreign(), *own_callbacks(penalty=penalty, module="net"), logged, max_epochs=3, max_steps=-1)
+    per_epoch = len(seen) // 2  # the penalty is off in the first epoch
+    assert [values["train_penalty"] for values in logged.values] == pytest.approx(
+        [0.0, sum(seen[:per_epoch]) / per_epoch, sum(seen[per_epoch:]) / per_epoch]
+    )
+    assert "penalty/age" not in logged.values[0]
+    assert logged.values[1]["penalty/age"] > 0
+    assert logged.values[1]["penalty/age"] != logged.values[2]["penalty/age"]
+    assert sum(logged.values[2][f"lambda/{name}"] for name in ("age", "zip", "job")) == pytest.approx(1)

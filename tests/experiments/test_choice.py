@@ -9,9 +9,8 @@ from scipy import stats
 
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.experiments import Setting
-from fairrf_lightning.experiments.choice import choose
+from fairrf_lightning.experiments.choose import choose
 from fairrf_lightning.experiments.comparison import difference, mean_interval
-from fairrf_lightning.experiments.fronts import front, hypervolume
 
 DECISIONS = {"val_balanced_acc": 0.7, "val_positive_share": 0.3, "method_steps": 9}
 
@@ -65,16 +64,3 @@ def test_differences_are_paired_by_seed() -> None:
     one = pd.DataFrame({"seed": [0, 1, 2], "x": [1.0, 10.0, 100.0]})
     other = pd.DataFrame({"seed": [2, 1, 0], "x": [99.0, 9.0, 0.0]})
     assert difference(one, other, "x") == pytest.approx((1.0, 1.0, 1.0))
-
-
-def test_a_dominated_setting_is_not_on_the_front() -> None:
-    dominated = runs((0.3, 0.848, 0.02, 0.15), (0.6, 0.840, 0.03, 0.16), (1.0, 0.80, 0.00, 0.05))
-    assert list(front(dominated)["eta"]) == [1.0, 0.3]
-
-
-def test_the_hypervolume_is_the_area_of_the_staircase() -> None:
-    two = runs((0.3, 0.9, 0.2, 0.0), (0.6, 0.8, 0.1, 0.0))
-    volume = hypervolume(two, reference=(0.5, 0.4))
-    assert volume["eo_gap"] == pytest.approx(0.3 * 0.1 + 0.4 * 0.2)
-    assert volume["dp_gap"] == pytest.approx(0.4 * 0.4)
-    assert hypervolume(two, reference=(0.95, 0.4)) == {"eo_gap": 0.0, "dp_gap": 0.0}

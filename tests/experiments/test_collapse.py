@@ -8,7 +8,7 @@ import pytest
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.experiments import recommend, summarise
-from fairrf_lightning.experiments.choice import affordable_choices, choose, rejections
+from fairrf_lightning.experiments.choose import affordable_choices, choose, rejections
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from tests.experiments.test_choice import setting_row
 

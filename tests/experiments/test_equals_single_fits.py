@@ -21,7 +21,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack
 
-SCHEDULE = Schedule(epochs=4, pretrain_epochs=1, update_every=10, lr=1e-3)
+SCHEDULE = Schedule(epochs=4, pretrain_epochs=1, lr=1e-3)
 BACKBONES: dict[str, Callable[..., nn.Module]] = {"mlp": MLP, "linear": Linear, "svm": LinearSVM}
 QUIET: dict[str, Any] = {
     "logger": False,
@@ -29,6 +29,8 @@ QUIET: dict[str, Any] = {
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
 }
+
+setting_of = partial(Setting, every_n_steps=10)
 
 
 def single_fit(
@@ -44,8 +46,8 @@ def single_fit(
     )
     pretrain = PretrainCallback(epochs=SCHEDULE.pretrain_epochs, reset_monitors=True)
     callbacks = [pretrain, *options.pop("callbacks", [])]
-    if setting.rule != "fixed":
-        callbacks.append(LambdaUpdateCallback(setting.beta, SCHEDULE.update_every, setting.rule))
+    if setting.every_n_steps is not None:
+        callbacks.append(LambdaUpdateCallback(setting.beta, setting.every_n_steps, setting.rule))
     options = {"enable_checkpointing": False} | QUIET | options
     Trainer(callbacks=callbacks, **options).fit(module, datamodule=data)
     return module
@@ -83,7 +85,7 @@ def assert_equal_to_single_fits(
 
 def test_a_stack_on_adult_takes_the_steps_of_single_fits() -> None:
     settings = [
-        Setting(eta=eta, beta=beta, dropout=0.0)
+        setting_of(eta=eta, beta=beta, dropout=0.0)
         for eta, beta in ((0.0, 0.5), (0.3, 0.5), (0.6, 0.2), (1.0, 0.8))
     ]
     stack = Stack(AdultDataModule, settings, seeds=[3, 11], schedule=SCHEDULE)
@@ -104,12 +106,12 @@ def small_data(**options: Any) -> SyntheticDataModule:
         {"statistic": "correlation", "dropout": 0.0},
         {"given": "positives", "dropout": 0.0},
         {"rule": "worst_case", "dropout": 0.0},
-        {"rule": "fixed", "dropout": 0.0},
+        {"every_n_steps": None, "dropout": 0.0},
     ],
     ids=lambda options: "-".join(map(str, options.values())),
 )
 def test_each_recipe_takes_the_steps_of_single_fits(options: dict[str, Any]) -> None:
-    settings = [Setting(eta=0.4, beta=0.3, **options), Setting(eta=1.0, beta=0.9, **options)]
+    settings = [setting_of(eta=0.4, beta=0.3, **options), setting_of(eta=1.0, beta=0.9, **options)]
     stack = Stack(small_data, settings, seeds=[1, 2], schedule=SCHEDULE)
     stack.fit(select=False)
     assert_equal_to_single_fits(stack, small_data, max_epochs=SCHEDULE.epochs)
@@ -127,8 +129,8 @@ def narrow_data(**options: Any) -> NarrowData:
 
 
 def test_features_can_be_chosen_and_removed_for_each_model() -> None:
-    narrow = Setting(eta=0.8, related=("income",), removed=("height", "lottery"), dropout=0.0)
-    wide = Setting(eta=0.4, beta=0.3, dropout=0.0)
+    narrow = setting_of(eta=0.8, related=("income",), remove=("height", "lottery"), dropout=0.0)
+    wide = setting_of(eta=0.4, beta=0.3, dropout=0.0)
     stack = Stack(small_data, [wide, narrow], seeds=[1, 2], schedule=SCHEDULE)
     stack.fit(select=False)
     for s, p, seed, setting in pairs(stack):
@@ -139,14 +141,14 @@ def test_features_can_be_chosen_and_removed_for_each_model() -> None:
 
 
 def test_the_sensitive_attribute_can_be_constrained_but_is_no_input() -> None:
-    constrained = [Setting(eta=eta, uses_sensitive=True, dropout=0.0) for eta in (0.5, 1.0)]
+    constrained = [setting_of(eta=eta, expose_sensitive=True, dropout=0.0) for eta in (0.5, 1.0)]
     stack = Stack(small_data, constrained, seeds=[0, 1], schedule=SCHEDULE)
     stack.fit(select=False)
     assert "group" not in stack.data.parts[0].encoder.owners
     exposed = partial(small_data, expose_sensitive=True)
     assert_equal_to_single_fits(stack, exposed, max_epochs=SCHEDULE.epochs)
     gaps = stack.evaluate()["test_dp_gap_prob"]
-    vanilla = Stack(small_data, [Setting(eta=0.0, dropout=0.0)], seeds=[0, 1], schedule=SCHEDULE)
+    vanilla = Stack(small_data, [setting_of(eta=0.0, dropout=0.0)], seeds=[0, 1], schedule=SCHEDULE)
     vanilla.fit()
     assert "related" not in next(iter(vanilla.data.train_dataloader()))
     assert (gaps[:, 1] < 0.5 * vanilla.evaluate()["test_dp_gap_prob"][:, 0]).all()
@@ -158,9 +160,9 @@ def test_the_sensitive_attribute_has_to_be_opted_in() -> None:
 
 
 def test_selection_and_figures_equal_those_of_the_checkpoint(tmp_path: Path) -> None:
-    settings = [Setting(eta=eta, dropout=0.0) for eta in (0.0, 0.5, 2.0)]
+    settings = [setting_of(eta=eta, dropout=0.0) for eta in (0.0, 0.5, 2.0)]
     # So few rows and so large a rate that the best epoch is not the last one.
-    schedule = Schedule(epochs=8, pretrain_epochs=1, update_every=10, lr=SCHEDULE.lr * 20)
+    schedule = Schedule(epochs=8, pretrain_epochs=1, lr=SCHEDULE.lr * 20)
     data = partial(small_data, n_rows=1000)
     stack = Stack(data, settings, seeds=[0, 5], schedule=schedule)
     stack.fit()

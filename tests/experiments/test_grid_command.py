@@ -6,6 +6,7 @@ import pytest
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.printed_command import install_command
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2"]
 
@@ -72,7 +73,7 @@ def test_options_of_the_data_are_passed_on(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_grid_of_arl_turns_up_the_adversary(capsys: pytest.CaptureFixture[str]) -> None:
     small = [*SMALL, "--data.batch_size", "64", "--seeds", "2"]
-    main(["grid", *small, "--method", "arl", "--adversary_lr", "0.1,1", "--adversary_after", "0"])
+    main(["grid", *small, "--method", "arl", "--adversary_lr", "0.1,1", "--pretrain_steps", "0"])
     printed = capsys.readouterr().out
     assert "Recommended without S: ARL, adversary_lr" in printed
     assert "the highest mean validation accuracy" in printed
@@ -105,7 +106,7 @@ def test_a_grid_of_ksmote_is_one_on_balanced_data(capsys: pytest.CaptureFixture[
         ([*SMALL, "--method", "arl", "--eta", "0.3"], "--eta 0.3: it has no effect on arl"),
         ([*SMALL, "--method", "arl", "--beta", "0.3"], "--beta 0.3: it has no effect on arl"),
         ([*SMALL, "--adversary_lr", "0.3"], "--adversary_lr 0.3: it has no effect on fairrf"),
-        ([*SMALL, "--adversary_after", "3"], "--adversary_after 3: it has no effect on fairrf"),
+        ([*SMALL, "--pretrain_steps", "3"], "--pretrain_steps 3: it has no effect on fairrf"),
         ([*SMALL, "--workers", "0"], "workers = 0"),
         ([*SMALL, "--seeds", "0"], "--seeds 0"),
         ([*SMALL, "--seeds", "x"], "--seeds x"),
@@ -136,7 +137,7 @@ def test_without_matplotlib_the_plot_is_explained_before_anything_is_trained(
     with pytest.raises(SystemExit) as exit_info:
         main(options)
     assert exit_info.value.code == 2
-    assert "pip install 'fairrf-lightning[plot]', or --plot false" in capsys.readouterr().err
+    assert f"{install_command('plot')}, or --plot false" in capsys.readouterr().err
     assert not Path("grid_synthetic").exists()
     main([*options, "--plot", "false"])
     assert len(pd.read_csv("grid_synthetic/results.csv")) == 2

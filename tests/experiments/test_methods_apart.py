@@ -18,16 +18,17 @@ SHORT = ["--seeds", "2", "--plot", "false"]
 OTHERS: dict[str, Any] = {
     "eta": 0.7,
     "beta": 0.9,
-    "removed": ("height",),
-    "rule": "fixed",
+    "remove": ("height",),
+    "rule": "worst_case",
+    "every_n_steps": None,
     "statistic": "correlation",
     "given": "positives",
     "backbone": "linear",
     "dropout": 0.4,
     "hidden": (8,),
-    "uses_sensitive": True,
+    "expose_sensitive": True,
     "adversary_lr": 0.5,
-    "adversary_after": 3,
+    "pretrain_steps": 3,
     "method": "mine",
 }
 
@@ -96,7 +97,7 @@ def test_a_model_that_its_method_never_touched_is_not_recommended(
 
 def test_steps_of_the_method_are_counted_up_to_the_kept_epoch() -> None:
     settings = [Setting(eta=0.0), Setting(eta=0.2)]
-    settings += [Setting(eta=0.0, adversary_lr=0.1, adversary_after=n, method="arl") for n in (7, 100)]
+    settings += [Setting(eta=0.0, adversary_lr=0.1, pretrain_steps=n, method="arl") for n in (7, 100)]
     data = partial(SyntheticDataModule, n_rows=200, batch_size=25)  # 4 steps per epoch
     frame = run_settings(data, settings, [0], Schedule(epochs=3, pretrain_epochs=1))
     epochs = frame["best_epoch"] + 1
@@ -121,7 +122,7 @@ def test_the_report_of_arl_names_arl_and_compares_it_with_vanilla(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["--data", "synthetic", "--data.n_rows", "1000", "--data.batch_size", "64", "--epochs", "4"]
-    main(["grid", *options, "--method", "arl", "--adversary_lr", "0.1", "--adversary_after", "0", *SHORT])
+    main(["grid", *options, "--method", "arl", "--adversary_lr", "0.1", "--pretrain_steps", "0", *SHORT])
     card = _card()
     assert "Model: ARL, adversary_lr 0.1" in card
     assert "| arl | ARL, adversary_lr 0.1 |" in card

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.results_file import ResultsFile
+from fairrf_lightning.experiments.results import ResultsFile
 
 SCRIPT = Path(__file__).parents[2] / "train.py"
 
@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "train.py"
 def _add(path: Path, process: int, rows: int) -> None:
     results = ResultsFile(path)
     for number in range(rows):
-        results.add([{"key": f"{process}-{number}", "removed": "", "eta": 0.1, "value": number / 7}])
+        results.add([{"key": f"{process}-{number}", "remove": "", "eta": 0.1, "value": number / 7}])
 
 
 # Forking a process with threads is discouraged by Python 3.12; these processes start no thread.
@@ -52,12 +52,12 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     etas = [0.1 + 0.2, 1 / 3, 1e-5 / 7]
     rows = [
-        {"key": str(n), "removed": "", "hidden": "64", "related": "7", "eta": e} for n, e in enumerate(etas)
+        {"key": str(n), "remove": "", "hidden": "64", "related": "7", "eta": e} for n, e in enumerate(etas)
     ]
     ResultsFile(path).add(rows)
     found = ResultsFile(path).frame
     assert found["eta"].tolist() == etas
-    assert found[["removed", "hidden", "related"]].iloc[0].tolist() == ["", "64", "7"]
+    assert found[["remove", "hidden", "related"]].iloc[0].tolist() == ["", "64", "7"]
 
 
 @pytest.mark.parametrize("content", [b"", b'key\n"open', b"\xff\xfe\x00"])

@@ -8,8 +8,8 @@ import pytest
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack, recommend, run_settings, summarise
-from fairrf_lightning.experiments.pareto import pareto_front
-from fairrf_lightning.experiments.runner import plan_stacks
+from fairrf_lightning.experiments.choose import pareto_front
+from fairrf_lightning.experiments.run import plan_stacks
 from fairrf_lightning.methods import KSMOTE
 from tests.experiments.test_choice import DECISIONS, setting_row
 
@@ -115,7 +115,7 @@ def test_impossible_settings_are_refused(options: dict[str, Any], message: str) 
         Setting(**options)
 
 
-@pytest.mark.parametrize("options", [{"related": ("heigt",)}, {"removed": ("heigt",)}])
+@pytest.mark.parametrize("options", [{"related": ("heigt",)}, {"remove": ("heigt",)}])
 def test_unknown_features_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="did you mean 'height'"):
         Stack(DATA, [Setting(**options)], [0])

@@ -1,84 +1,75 @@
-"""Several processes change no figure, and end together, keeping what is finished."""
+"""Results are identical for any number of workers, which end together and keep what is finished."""
 
 import os
 import signal
-import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import joblib
 import pandas as pd
 import pytest
 import torch
+from joblib.externals.loky import reusable_executor
 
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, run_settings
-from fairrf_lightning.experiments.job import Row
-from fairrf_lightning.experiments.runner import Request, run_requests
-from fairrf_lightning.experiments.workers import available_cores, collect, worthwhile_workers
+from fairrf_lightning.experiments.progress import resumable
+from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.methods import KSMOTE
 
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
 SHORT, ENDLESS = Schedule(epochs=2), Schedule(epochs=1_000_000)
-ROOT = Path(__file__).parents[2]
 
 
-def test_figures_are_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_results_are_identical_for_any_number_of_workers(backend: str, tmp_path: Path) -> None:
     fair = [Setting(eta=eta) for eta in (0.1, 0.4, 0.7)]
-    arl = [Setting(eta=0.0, adversary_lr=lr, adversary_after=3, method="arl") for lr in (0.1, 1.0)]
-    requests = [
-        Request(DATA, [*fair, *arl], [0, 1], SHORT, weight=3),
-        Request(partial(DATA, ksmote=KSMOTE(n_clusters=2)), fair[:2], [0, 1], SHORT),
-        Request(DATA, fair[1:], [1, 0], SHORT),
+    arl = [Setting(eta=0.0, adversary_lr=lr, pretrain_steps=3, method="arl") for lr in (0.1, 1.0)]
+    jobs = [
+        Job(DATA, [*fair, *arl], [0, 1], SHORT, weight=3),
+        Job(partial(DATA, ksmote=KSMOTE(n_clusters=2)), fair[:2], [0, 1], SHORT),
+        Job(lambda seed: DATA(seed=seed), fair[1:], [1, 0], SHORT),
     ]
-    alone = run_requests(requests, max_models=4)
+    alone = run_jobs(jobs, max_models=4)
     steps: list[int] = []
     path = tmp_path / "results.csv"
-    shared = run_requests(requests, max_models=4, workers=2, path=path, advance=steps.append)
+    shared = run_jobs(jobs, max_models=4, workers=2, backend=backend, path=path, advance=steps.append)
     for one, other in zip(alone, shared, strict=True):
         pd.testing.assert_frame_equal(one, other, check_exact=True)
-    assert len(pd.read_csv(path)) == 5 * 2 + 2 * 2, "what two requests ask for is trained once"
-    assert sum(steps) == sum(request.work for request in requests)
+    assert len(pd.read_csv(path)) == 5 * 2 + 2 * 2, "a model of two jobs is trained once"
+    assert sum(steps) == sum(job.work for job in jobs)
     assert steps[0] == 2 * 2 * 2, "the models that need no training"
 
 
-def data_that_break(seed: int, *, after: str) -> SyntheticDataModule:
-    """Return data, but for seed 13: wait for the file, then break."""
+def data_that_break(seed: int, *, after: str, kill: bool = False) -> SyntheticDataModule:
+    """Return data, but for seed 13: wait for the file, then break, or kill the process."""
     if seed == 13:
         while not Path(after).is_file():
             time.sleep(0.05)
+        if kill:
+            os.kill(os.getpid(), signal.SIGKILL)
         raise InputError("the table of seed 13 is broken.")
     return DATA(seed=seed)
 
 
-def test_an_error_ends_all_workers_and_keeps_what_is_finished(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_an_error_ends_all_workers_and_keeps_what_is_finished(backend: str, tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
-    requests = [
-        Request(DATA, [Setting()], [1], ENDLESS),
-        Request(partial(data_that_break, after=str(path)), [Setting()], [0, 13], SHORT),
+    jobs = [
+        Job(DATA, [Setting()], [1], ENDLESS),
+        Job(partial(data_that_break, after=str(path)), [Setting()], [0, 13], SHORT),
     ]
     with pytest.raises(InputError, match="the table of seed 13 is broken"):
-        run_requests(requests, path=path, max_models=1, workers=2)
+        run_jobs(jobs, path=path, max_models=1, workers=2, backend=backend)
     assert pd.read_csv(path)["seed"].tolist() == [0]
-
-
-def test_a_killed_worker_is_explained_after_finished_rows_are_kept() -> None:
-    good: Future[list[Row]] = Future()
-    good.set_result([{"seed": 0}])
-    killed: Future[list[Row]] = Future()
-    killed.set_exception(BrokenProcessPool())
-    kept: list[list[Row]] = []
-    waiting = {good, killed}
-    with pytest.raises(InputError, match="run again with fewer workers"):
-        collect({good, killed}, waiting, kept.append)
-    assert kept == [[{"seed": 0}]]
-    assert not waiting
 
 
 @contextmanager
@@ -91,35 +82,29 @@ def listening_to_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_ends_a_grid_of_several_processes_in_one_line(tmp_path: Path) -> None:
-    # Two settings' worth of seeds are too many for one stack: four stacks, of which two come first.
-    options = "--data synthetic --data.n_rows 1000 --epochs 20 --eta 0.1,0.2,0.3 --seeds 45 --workers 2"
-    command = [sys.executable, str(ROOT / "train.py"), "grid", *options.split(), "--out", str(tmp_path)]
-    with listening_to_ctrl_c():
-        process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True
-        )
-    results = tmp_path / "results.csv"
-    while not results.is_file() and process.poll() is None:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all processes
-    _, printed = process.communicate(timeout=60)
-    assert process.returncode == 130, printed
-    assert f"Interrupted: finished models are in {results}" in " ".join(printed.split())
+def test_ctrl_c_ends_several_processes_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results.csv"
+    jobs = [Job(DATA, [Setting()], [0], SHORT, weight=10**9), Job(DATA, [Setting()], [1, 2], ENDLESS)]
+
+    def press_once_a_model_is_finished() -> None:
+        while not path.is_file():
+            time.sleep(0.05)
+        workers = list(reusable_executor._executor._processes)
+        for pid in (*workers, os.getpid()):
+            os.kill(pid, signal.SIGINT)
+
+    threading.Thread(target=press_once_a_model_is_finished).start()
+    with listening_to_ctrl_c(), pytest.raises(SystemExit) as exit_info, resumable(path):
+        run_jobs(jobs, path=path, max_models=1, workers=2)
+    assert exit_info.value.code == 130
+    printed = " ".join(capsys.readouterr().err.split())
+    assert printed.startswith(f"Interrupted: finished models are in {path}")
     assert "Traceback" not in printed
-    assert len(pd.read_csv(results)) in (45, 90, 135)
-    assert _is_gone(process.pid)
-
-
-def _is_gone(group: int, seconds: float = 30) -> bool:
-    """Tell whether all processes of the group end in time."""
-    for _ in range(int(seconds / 0.1)):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
-    return False
+    assert pd.read_csv(path)["seed"].tolist() == [0]
+    more = run_settings(DATA, [Setting()], [3, 4], SHORT, max_models=1, workers=2)
+    assert len(more) == 2, "the workers are free again"
 
 
 def test_ctrl_c_in_a_single_process_keeps_what_is_finished(tmp_path: Path) -> None:
@@ -132,9 +117,17 @@ def test_ctrl_c_in_a_single_process_keeps_what_is_finished(tmp_path: Path) -> No
     with listening_to_ctrl_c():
         with pytest.raises(KeyboardInterrupt):
             run_settings(DATA, [Setting()], [0, 1], SHORT, path=path, max_models=1, advance=press)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Lightning would leave it deaf"
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "Lightning would ignore it"
     assert pd.read_csv(path)["seed"].tolist() == [0]
     assert torch.get_num_threads() == threads
+
+
+def test_a_killed_worker_is_explained_and_what_is_finished_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "results.csv"
+    data = partial(data_that_break, after=str(path), kill=True)
+    with pytest.raises(InputError, match="run again with fewer workers"):
+        run_jobs([Job(data, [Setting()], [0, 13], SHORT)], path=path, max_models=1, workers=2)
+    assert pd.read_csv(path)["seed"].tolist() == [0]
 
 
 def test_an_exit_that_is_no_interruption_stays_one() -> None:
@@ -147,13 +140,46 @@ def test_an_exit_that_is_no_interruption_stays_one() -> None:
 
 
 def test_data_that_cannot_be_sent_are_explained() -> None:
-    with pytest.raises(InputError, match="workers=1"):
-        run_settings(lambda seed: DATA(seed=seed), [Setting()], [0, 1], SHORT, max_models=1, workers=2)
+    lock = threading.Lock()
+
+    def make_data(seed: int) -> SyntheticDataModule:
+        with lock:
+            return DATA(seed=seed)
+
+    with pytest.raises(InputError, match=r"cannot pickle '_thread.lock'.*workers=1"):
+        run_settings(make_data, [Setting()], [0, 1], SHORT, max_models=1, workers=2)
 
 
-def test_the_number_of_workers_is_checked() -> None:
-    assert 1 <= available_cores() <= (os.cpu_count() or 1)
-    assert worthwhile_workers(10_000) == 1, "the start of a process would take longer"
-    assert worthwhile_workers(10**9) == available_cores()
-    with pytest.raises(InputError, match="workers = 0"):
-        run_settings(DATA, [Setting()], [0], SHORT, workers=0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"workers": 0}, "workers = 0"),
+        ({"backend": "lokey"}, "did you mean 'loky'"),
+        ({"backend": "ray", "workers": 2}, "--backend ray is not installed: pip install ray"),
+    ],
+)
+def test_workers_and_backend_are_checked(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=message):
+        run_settings(DATA, [Setting()], [0, 1], SHORT, max_models=1, **options)
+
+
+def test_a_backend_of_another_package_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ModuleType("joblibspark")
+    used: list[str] = []
+
+    class Backend(joblib.parallel.ThreadingBackend):  # type: ignore[misc]
+        def start_call(self) -> None:
+            used.append("spark")
+
+    package.register_spark = lambda: joblib.register_parallel_backend("spark", Backend)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "joblibspark", package)
+    run_settings(DATA, [Setting()], [0, 1], SHORT, max_models=1, workers=2, backend="spark")
+    assert used == ["spark"]
+
+
+def test_the_default_number_of_workers_depends_on_the_work() -> None:
+    assert default_num_workers(10_000) == 1, "the start of a process would take longer"
+    assert default_num_workers(10**9) == joblib.cpu_count()

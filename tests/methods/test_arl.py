@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fairrf_lightning import InputError
-from fairrf_lightning.backbones import Linear, LinearSVM
+from fairrf_lightning.backbones import MLP, Linear, LinearSVM
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.methods import ARLModule
-from fairrf_lightning.methods.adversary import Adversary
+from fairrf_lightning.methods.arl import Adversary
+from tests.ranks import run_on_ranks
 
 
 def some_rows(rows: int = 50) -> tuple[Tensor, Tensor, Tensor]:
@@ -185,3 +187,30 @@ def test_a_second_fit_starts_with_the_learner_alone(
     for _ in range(2):
         fit(module, make_data(), epochs=1)
         assert module.adversary_steps == 4
+
+
+def learned_by_arl(devices: int) -> dict[str, Tensor]:
+    seed_everything(1, verbose=False)
+    module = ARLModule(backbone=partial(MLP, dropout=0.0), adversary_lr=0.1, pretrain_steps=10)
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=devices,
+        precision="64-true",
+        max_steps=50,
+        gradient_clip_val=1.0,
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, SyntheticDataModule(batch_size=200 // devices))
+    return {"coefficients": module.adversary.coefficients, **module.backbone.state_dict()}
+
+
+@pytest.mark.filterwarnings("ignore")  # of Lightning, about processes
+def test_two_ranks_train_as_one_process_with_twice_the_batch(tmp_path: Path) -> None:
+    one, two = learned_by_arl(1), run_on_ranks(learned_by_arl, tmp_path)
+    assert float(one["coefficients"].abs().max()) > 0.1
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], rtol=0, atol=1e-6)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from fairrf_lightning import FairRFModule, InputError
 from fairrf_lightning.backbones import Linear
-from fairrf_lightning.datamodules import SyntheticDataModule, TensorBatches
-from fairrf_lightning.datamodules.beside import indicators
-from fairrf_lightning.methods import KSMOTE, ksmote
+from fairrf_lightning.datamodules import SyntheticDataModule, TensorBatches, ksmote
+from fairrf_lightning.methods import KSMOTE
 
 MakeData = Callable[..., SyntheticDataModule]
 
@@ -26,7 +25,7 @@ def two_clouds() -> dict[str, Tensor]:
     return {
         "inputs": inputs,
         "target": (torch.arange(200) % 5 == 0).float(),
-        "related": indicators(clusters, 2),
+        "related": torch.nn.functional.one_hot(clusters, 2).float(),
     }
 
 

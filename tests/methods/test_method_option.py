@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-from fairrf_lightning.methods.command_line import METHODS, expand_method
+from fairrf_lightning.cli.methods import METHODS, expand_method
 
 CLI: TypeAlias = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
@@ -107,5 +107,5 @@ def test_wrong_options_answer_in_a_line(
 
 def test_help_names_the_methods(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli("fit --help")
+        cli("fit --help-all")
     assert "constrain_s: --data.expose_sensitive=true" in " ".join(capsys.readouterr().out.split())

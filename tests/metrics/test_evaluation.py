@@ -1,10 +1,16 @@
+"""Metrics of an epoch: they keep their precision, take a stack of models, and can be updated in any mode."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
+from lightning import Trainer
 from torch import Tensor
 
-from fairrf_lightning import RelatedFeaturePenalty
+from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
+from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 
 
@@ -63,3 +69,68 @@ def test_gaps_are_left_out_without_groups_and_reset_forgets_all_rows() -> None:
     assert {name: float(value) for name, value in metrics.compute()[0].items()} == {
         name: float(value) for name, value in fresh.compute()[0].items()
     }
+
+
+def test_a_stack_has_the_values_of_its_models() -> None:
+    rows, models, groups = 60, (2, 3), 3
+    generator = torch.Generator().manual_seed(0)
+    eta = torch.rand(*models, generator=generator)
+    logits, loss = torch.randn(*models, rows, generator=generator), torch.rand(*models, generator=generator)
+    related = torch.randn(2, rows, 2, generator=generator)
+    target = torch.randint(2, (2, rows), generator=generator)
+    members = torch.randint(-1, groups, (2, rows), generator=generator)
+    columns = {"age": [0], "job": [1]}
+    stack = EvaluationMetrics(RelatedFeaturePenalty(columns, eta=eta), groups)
+    for part in (slice(0, 40), slice(40, rows)):
+        stack.update(
+            loss,
+            logits[..., part],
+            related[:, None, part],
+            target[:, None, part],
+            members[:, None, part],
+        )
+    values = {name: value for part in stack.compute() for name, value in part.items()}
+    for seed, setting in [(s, p) for s in range(2) for p in range(3)]:
+        single = EvaluationMetrics(RelatedFeaturePenalty(columns, eta=float(eta[seed, setting])), groups)
+        single.update(loss[seed, setting], logits[seed, setting], related[seed], target[seed], members[seed])
+        expected = {name: value for part in single.compute() for name, value in part.items()}
+        assert values.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(values[name][seed, setting], value, rtol=1e-6, atol=1e-7)
+    plain = {
+        name for name in values if not name.startswith("penalty/") and not name.endswith(("_low", "_high"))
+    }
+    assert set(stack.compute(intervals=False)[0]) == plain
+
+
+def test_sums_of_a_bf16_model_are_not_rounded() -> None:
+    rows, batches = 1000, 9
+    penalty = RelatedFeaturePenalty({"age": [0]})
+    draw = torch.Generator().manual_seed(0)
+    inputs, target = torch.randn(rows, 1, generator=draw), torch.arange(rows) % 2.0
+    logits = inputs[:, 0].bfloat16()
+    converted = EvaluationMetrics(penalty).to(dtype=torch.bfloat16)
+    exact = EvaluationMetrics(penalty)
+    for number in range(batches):
+        for metrics in (converted, exact):
+            loss = torch.tensor(0.3 + number / 100)
+            metrics.update(loss, logits, inputs.bfloat16(), target, groups=None)
+    assert converted.loss.rows == rows * batches
+    assert converted.compute() == exact.compute()
+
+
+def test_a_model_can_be_validated_before_it_is_fitted(tmp_path: Path) -> None:
+    module, data = FairRFModule(eta=0.3), SyntheticDataModule(n_rows=400, seed=0)
+    trainer = Trainer(
+        default_root_dir=tmp_path,
+        accelerator="cpu",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+    )
+    before = trainer.validate(module, data, verbose=False)[0]
+    trainer.fit(module, data)
+    assert trainer.callback_metrics["val_loss"] < before["val_loss"]

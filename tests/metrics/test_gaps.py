@@ -18,7 +18,7 @@ from torchmetrics import MetricCollection
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
-from fairrf_lightning.metrics.rate_gap import Mode, Reduction
+from fairrf_lightning.metrics.counts import Mode, Reduction
 
 Gap = DemographicParityGap | EqualOpportunityGap | EqualizedOddsGap
 CLASSES: list[type[Gap]] = [DemographicParityGap, EqualOpportunityGap, EqualizedOddsGap]
@@ -161,7 +161,7 @@ def test_rows_of_unknown_group_are_left_out(gap_class: type[Gap], mode: Mode) ->
     reference.update(preds[known], target[known], groups[known])
     masked = result(metric, (preds, target, groups.where(known, -1)))
     assert masked == pytest.approx(float(reference.compute()), abs=1e-12)
-    assert metric.counts.equal(reference.counts)
+    assert metric.rows.equal(reference.rows)
 
 
 @every_gap
@@ -177,20 +177,20 @@ def test_forward_returns_the_batch_value_and_accumulates(gap_class: type[Gap], m
     assert result(metric, first) == result(gap_class(mode=mode), first)
 
 
-def test_hard_states_are_integers_and_prob_states_double() -> None:
+def test_counts_are_integers_and_score_sums_double() -> None:
     hard, prob = DemographicParityGap(), DemographicParityGap(mode="prob")
     preds, target, groups = data(2)
     hard.update(preds, target, groups)
     with torch.autocast("cpu", torch.bfloat16):
         prob(preds.requires_grad_(), target, groups)
-    assert hard.counts.dtype == hard.sums.dtype == prob.counts.dtype == torch.long
-    assert prob.sums.dtype == prob.squares.dtype == torch.float64
-    assert not prob.sums.requires_grad
+    assert hard.rows.dtype == hard.positive.dtype == prob.rows.dtype == torch.long
+    assert prob.score_sum.dtype == prob.score_square_sum.dtype == torch.float64
+    assert not prob.score_sum.requires_grad
     expected = brute_force(DemographicParityGap, (preds.detach(), target, groups), "gap", "prob")
     assert float(prob.compute()) == pytest.approx(expected, abs=1e-12)
 
 
-def test_collection_never_merges_metrics_that_agree_by_chance() -> None:
+def test_collection_merges_metrics_of_one_threshold_and_no_others() -> None:
     metrics: dict[str, Gap] = {
         "dp": DemographicParityGap(),
         "dp_low": DemographicParityGap(threshold=0.25),
@@ -209,7 +209,7 @@ def test_collection_never_merges_metrics_that_agree_by_chance() -> None:
         member = collection[name]
         assert isinstance(member, type(metric))
         assert member.interval() == metric.interval()
-    assert ["dp", "dp_mean"] in collection.compute_groups.values()
+    assert collection.compute_groups == {0: ["dp", "dp_mean", "dp_prob", "eo", "eodds"], 1: ["dp_low"]}
 
 
 @every_gap
@@ -311,7 +311,7 @@ def test_bad_batch_is_refused(preds: list[Any], target: list[Any], groups: list[
     metric = DemographicParityGap()
     with pytest.raises(InputError, match=message):
         metric.update(torch.tensor(preds), torch.tensor(target), torch.tensor(groups))
-    assert metric.counts.sum() == 0
+    assert metric.rows.sum() == 0
 
 
 def test_small_dtypes_are_accepted() -> None:
@@ -370,10 +370,10 @@ def gaps_of(batch: Batch) -> dict[str, list[Tensor]]:
         for mode in ("hard", "prob"):
             metric = gap_class(3, mode=mode)
             metric.update(*batch)
-            local = metric.counts.clone()
+            local = metric.rows.clone()
             numbers = [metric.compute(), metric.rates(), *metric.interval(0.9)]
             results[f"{gap_class.__name__} {mode}"] = numbers
-            assert metric.counts.equal(local)
+            assert metric.rows.equal(local)
     return results
 
 
@@ -403,3 +403,19 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
         for name, numbers in expected.items():
             tolerance = 0.0 if "hard" in name else 1e-12
             torch.testing.assert_close(found[name], numbers, atol=tolerance, rtol=0)
+
+
+@every_gap
+def test_a_stack_has_the_gaps_of_its_models(gap_class: type[Gap]) -> None:
+    preds, target, groups = data(3)
+    models = torch.stack([preds, preds.square()])
+    stack = gap_class(3, models=(2,))
+    stack.update(models, target, groups)
+    for number, single_preds in enumerate(models):
+        single = gap_class(3)
+        single.update(single_preds, target, groups)
+        assert stack.compute()[number] == single.compute()
+        assert stack.rates()[number].equal(single.rates())
+        assert [limit[number] for limit in stack.interval()] == list(single.interval())
+    with pytest.raises(InputError, match=r"shapes \(300,\), .*expected preds of shape \(2, 300\)"):
+        stack.update(preds, target, groups)

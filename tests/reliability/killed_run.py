@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairrf_lightning import files
-from fairrf_lightning.callbacks.best_checkpoint import BestCheckpoint
+from fairrf_lightning.callbacks.checkpointing import BestCheckpoint
 from fairrf_lightning.cli import main
 
 STAGES = ("start", "half", "written", "synced", "renamed")

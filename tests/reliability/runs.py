@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fairrf_lightning.checkpoint_file import load_checkpoint
+from fairrf_lightning.checkpoints import load_checkpoint
 
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
 QUIET = ("--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")

@@ -10,8 +10,8 @@ import pytest
 import torch
 import yaml
 
-from fairrf_lightning.checkpoint_file import load_checkpoint
-from fairrf_lightning.report.run_folder import RunFolder
+from fairrf_lightning.checkpoints import load_checkpoint
+from fairrf_lightning.load import RunFolder
 from tests.reliability.conftest import DATA, QUICK
 from tests.reliability.runs import differ
 

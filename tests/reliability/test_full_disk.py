@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairrf_lightning.checkpoint_file import WholeFileIO, load_checkpoint
+from fairrf_lightning.checkpoints import WholeFileIO, load_checkpoint
 from tests.reliability.conftest import DATA, QUICK
 from tests.reliability.runs import differ
 

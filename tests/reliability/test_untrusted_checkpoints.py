@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fairrf_lightning.checkpoint_file import load_checkpoint
+from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.cli import main
 from fairrf_lightning.errors import InputError
 from tests.reliability.conftest import DATA, QUICK

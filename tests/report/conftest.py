@@ -5,15 +5,16 @@ import pytest
 from fairrf_lightning.report.facts import (
     Absent,
     AccuracyAgainst,
-    Certificate,
+    CertificateFacts,
     CertifiedGap,
-    Data,
+    DataFacts,
+    Dependence,
     Estimate,
     Facts,
     Front,
-    Gap,
-    GroupRates,
-    Path,
+    History,
+    MeasuredGap,
+    MeasuredGroup,
     Point,
     Training,
     Verdict,
@@ -24,7 +25,7 @@ CLOSING = "</script><script>window.hacked=1</script>"
 LONG = "a column whose name is longer than any phone is wide, by a good deal, and has_no_place_to_break" * 2
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def facts() -> Facts:
     """Return facts for every section."""
     estimate, other = Estimate(0.02, 0.0, 0.06), Estimate(0.09, 0.05, 0.13)
@@ -37,7 +38,7 @@ def facts() -> Facts:
     ]
     points += [Point("vanilla", "eta 0", 0.85, {"dEO": 0.09, "dDP": 0.2}, {"accuracy": 0.01, "dEO": 0.02})]
     points += [Point(HOSTILE, CLOSING, 0.84, {"dEO": 0.03, "dDP": 0.1}, mark="chosen")]
-    paths = [Path(name, [0, 1, 2], [0.3, 0.4, 0.5]) for name in ("age", HOSTILE, "%{y} & more")]
+    paths = [History(name, [0, 1, 2], [0.3, 0.4, 0.5]) for name in ("age", HOSTILE, "%{y} & more")]
     return Facts(
         title=f"version_0 on {CLOSING}",
         subject="FairRF, eta 0.6",
@@ -48,21 +49,24 @@ def facts() -> Facts:
         other="vanilla",
         accuracy_against=AccuracyAgainst(Estimate(0.857, 0.851, 0.863), Estimate(-0.005, -0.008, -0.002)),
         gaps=[
-            Gap("dEO", "sex", estimate, other=other, difference=change),
-            Gap(
+            MeasuredGap("dEO", "sex", estimate, other=other, difference=change),
+            MeasuredGap(
                 "dDP", HOSTILE, Estimate(0.13, 0.12, 0.14), other=other, difference=Estimate(0.01, -0.1, 0.1)
             ),
-            Gap("dEOdds", LONG, Estimate(float("nan")), note="too few rows"),
+            MeasuredGap("dEOdds", LONG, Estimate(float("nan")), note="too few rows"),
         ],
         groups=[
-            GroupRates("sex", "Female", 4000, rates),
-            GroupRates("sex", "Male", 9000, rates),
-            GroupRates(HOSTILE, CLOSING, 9, unknown, "too few rows"),
-            GroupRates(HOSTILE, LONG, 500, rates),
+            MeasuredGroup("sex", "Female", 4000, rates),
+            MeasuredGroup("sex", "Male", 9000, rates),
+            MeasuredGroup(HOSTILE, CLOSING, 9, unknown, "too few rows"),
+            MeasuredGroup(HOSTILE, LONG, 500, rates),
         ],
+        positive_share=Estimate(0.22, 0.21, 0.23),
+        other_positive_share=Estimate(0.25, 0.24, 0.26),
+        dependences=[Dependence("age", 0.012, 0.034), Dependence(HOSTILE, 0.02, 0.01)],
         fronts=[Front("5 settings", points, "Chosen without S.")],
         training=Training(paths, paths, 1, "the best val_objective"),
-        certificate=Certificate(
+        certificate=CertificateFacts(
             "Without S, dDP of decisions is certified to be at most 20.0 points",
             HOSTILE,
             CLOSING,
@@ -74,7 +78,7 @@ def facts() -> Facts:
             (0.32, 0.32),
             ["Nothing is said of dEO."],
         ),
-        data=Data(
+        data=DataFacts(
             "adult",
             {"train": 22611, "test": 13567},
             {"age": ["age"], HOSTILE: [f"{HOSTILE}=1", f"{HOSTILE}=2"], LONG: [LONG]},
@@ -85,11 +89,11 @@ def facts() -> Facts:
         ),
         configuration={"model.eta": "0.6", HOSTILE: CLOSING, "data.path": LONG},
         versions={"torch": "2.13.0"},
-        notes=["A note."],
+        limits=["A note."],
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def nothing() -> Facts:
     """Return facts of a run of which next to nothing is known."""
     return Facts(

@@ -17,7 +17,7 @@
   let seen = 0;
   while (walker.nextNode()) {
     const parent = walker.currentNode.parentElement;
-    if (!walker.currentNode.data.trim() || parent.closest("script, noscript, style, .skip, .modebar")) continue;
+    if (!walker.currentNode.data.trim() || !parent.checkVisibility() || parent.closest("script, title, style, .skip")) continue;
     const style = getComputedStyle(parent);
     const colour = parse(parent.closest("svg") ? style.fill : style.color);
     const [a, b] = [light(colour), light(ground(parent.closest("svg")?.parentElement ?? parent))];

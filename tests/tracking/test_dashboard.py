@@ -9,7 +9,8 @@ import pytest
 import wandb
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.tracking.axes import GAPS, RATES
+from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES
 from tests.tracking.wandb_server import Server
 
 SECTIONS = ["Accuracy against gaps", "Lambda paths", "Penalties", "Groups", "Sweeps"]
@@ -30,7 +31,7 @@ def test_it_is_printed_without_an_account(capsys: pytest.CaptureFixture[str]) ->
     sections = _sections(_printed(capsys))
     assert list(sections) == SECTIONS
     scatters = [(panel.get("xAxis"), panel.get("yAxis")) for panel in sections["Accuracy against gaps"]]
-    assert {(f"summary:test_{gap}", "summary:test_acc") for gap in GAPS} <= set(scatters)
+    assert {(f"summary:test_{gap}", "summary:test_acc") for gap in GAP_LABELS} <= set(scatters)
     (weights,) = sections["Lambda paths"]
     assert weights["xAxis"] == "epoch"
     assert re.match(weights["metricRegex"], "lambda/marital-status")
@@ -42,7 +43,9 @@ def test_it_is_printed_without_an_account(capsys: pytest.CaptureFixture[str]) ->
 
 def test_its_panels_show_what_runs_log(capsys: pytest.CaptureFixture[str]) -> None:
     text = json.dumps(_printed(capsys))
-    for table in [f"pareto/{gap}_table" for gap in GAPS] + [f"test_groups/{rate}_table" for rate in RATES]:
+    for table in [f"pareto/{gap}_table" for gap in GAP_LABELS] + [
+        f"test_groups/{rate}_table" for rate in RATES
+    ]:
         assert table in text
     for name in [
         "chosen/val_acc",
@@ -111,13 +114,12 @@ def test_it_is_not_saved_when_the_user_is_offline(
 def test_a_missing_package_is_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("dashboard", "dashboard_command"):
-        monkeypatch.delitem(sys.modules, f"fairrf_lightning.tracking.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "fairrf_lightning.tracking.dashboard", raising=False)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     with pytest.raises(SystemExit) as exit_info:
         main(["dashboard", "--json"])
     assert exit_info.value.code == 2
-    assert "pip install 'fairrf-lightning[wandb]'" in capsys.readouterr().err
+    assert install_command("wandb") in capsys.readouterr().err
 
 
 def _log_in(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 import wandb
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 
+from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.tracking import WandbLogger
 from tests.tracking.conftest import finish
 from tests.tracking.run_file import read_run
@@ -153,5 +154,5 @@ def test_a_missing_wandb_is_asked_for_by_name(
     with pytest.raises(SystemExit) as exit_info:
         cli("fit --data synthetic --trainer.logger wandb")
     assert exit_info.value.code == 2
-    assert "pip install 'fairrf-lightning[wandb]'" in capsys.readouterr().err
+    assert install_command("wandb") in capsys.readouterr().err
     monkeypatch.undo()

@@ -117,9 +117,7 @@ def test_final_tables_and_bars(run: OfflineRun) -> None:
     summary = run.file.summary
     results = _table(run, "test/results").set_index("metric")
     assert results.iloc[0].tolist() == [summary[f"test_acc{end}"] for end in ("", "_low", "_high")]
-    assert results["value"].tolist()[1:] == [
-        summary[f"test_{gap}"] for gap in ("eo_gap", "dp_gap", "eodds_gap")
-    ]
+    assert results["value"].tolist()[1:] == [summary[f"test_{gap}"] for gap in GAPS]
     features = _table(run, "test/features").set_index("feature")
     assert features["lambda"].to_dict() == {name: summary[f"test_lambda/{name}"] for name in FEATURES}
     assert features["penalty"].to_dict() == {name: summary[f"test_penalty/{name}"] for name in FEATURES}

@@ -11,10 +11,10 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
-from fairrf_lightning.callbacks import LambdaUpdateCallback, WandbReport
+from fairrf_lightning.callbacks import LambdaUpdateCallback
 from fairrf_lightning.datamodules import TensorBatches
-from fairrf_lightning.tracking import WandbLogger
-from fairrf_lightning.tracking.charts import pareto_charts
+from fairrf_lightning.tracking import WandbLogger, WandbReport
+from fairrf_lightning.tracking.wandb import pareto_charts
 from tests.tracking.conftest import finish
 from tests.tracking.run_file import RunFile, read_run
 

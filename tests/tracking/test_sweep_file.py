@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from fairrf_lightning.datamodules.sources import cache_dir
+from fairrf_lightning.datamodules.download import cache_dir
 from tests.tracking.wandb_server import Server
 
 ROOT = Path(__file__).resolve().parents[2]

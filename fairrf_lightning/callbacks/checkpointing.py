@@ -1,0 +1,389 @@
+"""Checkpoints of a run: ``best.ckpt`` to use, ``last.ckpt`` to resume from, also after SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities import rank_zero_only
+from torch import Tensor
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.metrics.decisions import is_constant
+from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.run_state import in_pretraining
+
+BEST = "best.ckpt"
+LAST = "last.ckpt"
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_Handler = Callable[[int, FrameType | None], None]
+_NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Lightning's ModelCheckpoint with one ``last.ckpt``, always the newest, that resumes bit for bit.
+
+    Lightning's own writes ``last.ckpt`` only with a new best, and some of its moments to save cannot be
+    resumed from: after the last batch of an epoch it repeats or skips batches. Here the moments are:
+
+    - the end of each epoch (or of every n-th, by ``every_n_epochs``), after validation;
+    - a validation within an epoch, when it has ended;
+    - every ``every_n_train_steps`` steps or ``train_time_interval``, after the batch;
+    - a signal to stop, after the batch.
+
+    The best checkpoint is chosen only when the monitored metric is of these very weights.
+    """
+
+    stop_request: StopRequest | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the folder."""
+        with warnings.catch_warnings():
+            # An error below, or a resumed run in its own folder.
+            warnings.filterwarnings("ignore", message="Checkpoint directory .* exists and is not empty")
+            super().setup(trainer, pl_module, stage)
+        self._due = self._validated = self._stopping = False
+        self._resumed_step: int | None = None
+        self._unstepped: dict[str, float] = {}
+        self._is_off = bool(getattr(trainer, "fast_dev_run", False))
+        if self.save_on_exception or self._save_on_train_epoch_end is False:
+            raise InputError(
+                "--checkpoint.save_on_exception and save_on_train_epoch_end: these moments cannot be resumed "
+                "from exactly.\nLeave them out; last.ckpt is saved after each epoch and on SIGTERM or Ctrl-C."
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Make sure that the folder is not another run's, and tidy up what a killed run left."""
+        del pl_module
+        folder = Path(str(self.dirpath))
+        if trainer.is_global_zero and trainer.ckpt_path:
+            for unfinished in folder.glob(".*.ckpt.*.part"):
+                unfinished.unlink(missing_ok=True)
+        for name in () if trainer.ckpt_path or self._is_off else (LAST, BEST):
+            if self.file_exists(str(folder / name), trainer):
+                raise InputError(
+                    f"{folder} has the {name} of another run.\n"
+                    "Name another folder by --checkpoint.dirpath, or resume that run: "
+                    f"--ckpt_path {folder / LAST}"
+                )
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for signals; Lightning has just set its own handlers."""
+        del trainer, pl_module
+        if self.stop_request is not None:
+            self.stop_request.listen()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for signals, and count the steps since the last save."""
+        self.on_sanity_check_start(trainer, pl_module)
+        if self._resumed_step not in (None, trainer.global_step):
+            raise InputError(
+                f"--ckpt_path {trainer.ckpt_path}: it was saved at step {self._resumed_step}, but its loops "
+                f"are at step {trainer.global_step}.\nThe file is damaged: restore it from a copy."
+            )
+        super().on_train_start(trainer, pl_module)
+        for config in trainer.lr_scheduler_configs:
+            if config.reduce_on_plateau and config.monitor in self._unstepped:
+                pl_module.lr_scheduler_step(config.scheduler, self._unstepped[config.monitor])
+        self._unstepped = {}
+        self._last_global_step_saved = trainer.global_step
+        if self._stopping:
+            trainer.should_stop = True  # the run had stopped early when it was saved
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        """Save after a batch within an epoch if it is time to, or if a signal asks to stop."""
+        del pl_module
+        loop = trainer.fit_loop.epoch_loop
+        self._due = self._due or self._is_due(trainer)
+        stop = self._is_asked_to_stop(trainer)
+        at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
+        if at_end or loop._should_accumulate() or _validates_now(trainer) or self._is_off:  # noqa: SLF001
+            return
+        if stop or (self.save_last and (self._due or trainer.global_step == trainer.max_steps)):
+            self._save_last(trainer, stop=stop)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note that the metrics are new; save after a validation within an epoch."""
+        del pl_module
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or self._is_off:
+            return
+        self._validated = True
+        loop = trainer.fit_loop.epoch_loop
+        if loop._num_ready_batches_reached():  # noqa: SLF001 - saved when the epoch has ended
+            return
+        if loop._should_accumulate():  # noqa: SLF001 - the gradients so far would be lost
+            self._save_best(trainer)
+            self._due = True
+        else:
+            self._save_both(trainer, stop=self._is_asked_to_stop(trainer))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save after a whole epoch; one that ended early was saved with its last batch."""
+        del pl_module
+        whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()  # noqa: SLF001
+        if self._is_off or not whole:
+            return
+        number = trainer.current_epoch + 1
+        ends = number == trainer.max_epochs or trainer.should_stop or trainer.global_step == trainer.max_steps
+        stop = self._is_asked_to_stop(trainer)
+        if number % (self._every_n_epochs or 1) == 0 or ends or self._due or stop:
+            self._unstepped = _plateau_values(trainer)
+            self._save_both(trainer, stop=stop)
+            self._unstepped = {}
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Stop listening; save what has not been saved."""
+        del pl_module
+        if self.stop_request is not None:
+            self.stop_request.ignore()
+        if self.save_last and not self._is_off and self._last_global_step_saved != trainer.global_step:
+            self._save_last(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop listening; what the loops are in the midst of cannot be resumed from."""
+        del trainer, pl_module, exception
+        if self.stop_request is not None:
+            self.stop_request.ignore()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return super().state_dict() | {"stopping": self._stopping, "unstepped": self._unstepped}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Resume from the checkpoint, also if the run's folder was moved or is spelt otherwise."""
+        self._stopping = bool(state_dict.get("stopping"))
+        self._unstepped = dict(state_dict.get("unstepped", {}))
+        super().load_state_dict(_moved(state_dict, str(self.dirpath)))
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Note the step, which Lightning restores later and without a check."""
+        del trainer, pl_module
+        self._resumed_step = checkpoint.get("global_step")
+
+    def _is_due(self, trainer: Trainer) -> bool:
+        every = self._every_n_train_steps
+        due = every > 0 and trainer.global_step // every > self._last_global_step_saved // every
+        if self._train_time_interval is None:
+            return due
+        waited = time.monotonic() - (self._last_time_checked or 0.0)
+        return bool(trainer.strategy.broadcast(waited >= self._train_time_interval.total_seconds()))
+
+    def _save_both(self, trainer: Trainer, *, stop: bool) -> None:
+        # The best first: last.ckpt says which one that is, and must not be ahead of it.
+        self._save_best(trainer)
+        if self.save_last or stop:
+            self._save_last(trainer, stop=stop)
+
+    def _save_best(self, trainer: Trainer) -> None:
+        if self._has_new_metric(trainer):
+            self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
+        self._validated = False
+
+    def _has_new_metric(self, trainer: Trainer) -> bool:
+        if self.monitor is None:  # the newest is no better than others, and last.ckpt is the newest
+            return not self.save_last or self.save_top_k == -1
+        trained = trainer.fit_loop.epoch_loop._results.valid_items()  # noqa: SLF001
+        return self._validated or any(item.meta.name == self.monitor for _, item in trained)
+
+    def _save_last(self, trainer: Trainer, *, stop: bool = False) -> None:
+        self._due = False
+        self._stopping = trainer.should_stop
+        self._last_time_checked = time.monotonic()
+        self.last_model_path = self.format_checkpoint_name({}, self.CHECKPOINT_NAME_LAST)
+        for logger in trainer.loggers:
+            logger.save()
+        self._save_checkpoint(trainer, self.last_model_path)
+        if stop and self.stop_request is not None:
+            self.stop_request.stop(trainer, self.last_model_path)
+
+    def _is_asked_to_stop(self, trainer: Trainer) -> bool:
+        return self.stop_request is not None and self.stop_request.agreed(trainer)
+
+
+class PenalisedCheckpoint(ModelCheckpoint):
+    """Lightning's ModelCheckpoint for a fairness gap: it skips models whose gap means nothing.
+
+    It skips the epochs of pretraining, and models that give every validation row the same decision (where
+    ``val_positive_share`` is logged, as FairRFModule does). An untrained model has no gap, so the
+    smallest gap alone would choose it. The arguments are those of ModelCheckpoint.
+    """
+
+    def check_monitor_top_k(self, trainer: Trainer, current: Tensor | None = None) -> bool:
+        """Return whether this model is among the best ``save_top_k`` that count."""
+        share = trainer.callback_metrics.get("val_positive_share")
+        constant = share is not None and is_constant(float(share))
+        skipped = constant or in_pretraining(trainer, trainer.lightning_module)
+        # One decision for all ranks: a module of the user's may log a share of each rank's own rows.
+        if not trainer.strategy.reduce_boolean_decision(not skipped, all=False):
+            return False
+        return super().check_monitor_top_k(trainer, current)
+
+
+def chosen_by(trainer: Trainer) -> ModelCheckpoint | None:
+    """Return the callback whose best checkpoint is that of the run: the built-in one, if there is one.
+
+    ``trainer.checkpoint_callback`` is the first one, so a callback of the user's that keeps another
+    checkpoint as well, perhaps chosen by the sensitive attribute, would take its place.
+    """
+    found = [item for item in trainer.checkpoint_callbacks if isinstance(item, ModelCheckpoint)]
+    return next((item for item in found if isinstance(item, BestCheckpoint)), found[0] if found else None)
+
+
+def _moved(state: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return the state with the paths that the same files have now, in ``folder``.
+
+    Lightning compares paths as text: for another spelling it would forget the best score, or delete the new
+    best file as if it were the previous one. Unchanged if the files are not in ``folder``.
+    """
+    scores: dict[str, Any] = state.get("best_k_models", {})
+    moved = {path: str(Path(folder) / Path(path).name) for path in scores}
+    if not all(Path(path).is_file() for path in moved.values()):
+        return state
+    renamed = {"dirpath": folder, "best_k_models": {moved[path]: score for path, score in scores.items()}}
+    for key in ("best_model_path", "kth_best_model_path", "last_model_path"):
+        renamed[key] = str(Path(folder) / Path(state[key]).name) if state.get(key) else ""
+    return state | renamed
+
+
+def _plateau_values(trainer: Trainer) -> dict[str, float]:
+    """Return what ReduceLROnPlateau is stepped with after this epoch: Lightning saves before that step."""
+    return {
+        config.monitor: float(trainer.callback_metrics[config.monitor])
+        for config in trainer.lr_scheduler_configs
+        if config.reduce_on_plateau
+        and config.interval == "epoch"
+        and config.monitor in trainer.callback_metrics
+        and (trainer.current_epoch + 1) % config.frequency == 0
+    }
+
+
+def _validates_now(trainer: Trainer) -> bool:
+    """Whether a validation follows this batch."""
+    fetcher: Any = trainer.fit_loop._data_fetcher  # noqa: SLF001
+    return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)  # noqa: SLF001
+
+
+class StoppedBySignal(SystemExit):
+    """The end of a process that a signal has stopped: 143 for SIGTERM, 130 for Ctrl-C."""
+
+    def __init__(self, number: int, resume: str = "") -> None:
+        super().__init__(128 + number)
+        self._number = number
+        self._resume = resume
+
+    def explain(self) -> None:
+        """Print what has stopped the process, and how to resume."""
+        name = _NAMES[signal.Signals(self._number)]
+        rank_zero_only(_print)(f"\nStopped by {name}; {self._resume or 'nothing was saved by that.'}")
+
+
+@contextmanager
+def exit_by_signal() -> Iterator[None]:
+    """Raise :class:`StoppedBySignal` within the block when SIGTERM or Ctrl-C arrives."""
+    before = _handle(_stop_now)
+    try:
+        yield
+    finally:
+        _put_back(before)
+
+
+def _handle(handler: _Handler) -> dict[int, Any]:
+    """Set the handler of our signals and return the previous ones; Python allows the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    return {number: signal.signal(number, handler) for number in _SIGNALS}
+
+
+def _put_back(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def _stop_now(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise StoppedBySignal(number)
+
+
+class StopRequest:
+    """Notes the first SIGTERM or Ctrl-C, so that training can save and stop after a batch.
+
+    A second signal stops at once.
+
+    Args:
+        args: The command line without the program's name, to print the command that resumes.
+    """
+
+    def __init__(self, args: Sequence[str]) -> None:
+        self._args = list(args)
+        self._number = 0
+        self._before: dict[int, Any] = {}
+
+    def listen(self) -> None:
+        """Take the place of Lightning's handlers, which end with code 0 or 1."""
+        if self._before:
+            return
+        self._number = 0
+        self._before = _handle(self._note)
+
+    def ignore(self) -> None:
+        """Put back the handlers that :meth:`listen` found."""
+        _put_back(self._before)
+        self._before = {}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._number:
+            _stop_now(number, frame)
+        self._number = number
+
+    def agreed(self, trainer: Trainer) -> bool:
+        """Whether a process of the run was asked to stop; the same answer in all of them."""
+        if trainer.world_size == 1:
+            return self._number > 0
+        return bool(trainer.strategy.reduce_boolean_decision(self._number > 0, all=False))
+
+    def stop(self, trainer: Trainer, path: str) -> NoReturn:
+        """End the process, with the command that resumes from ``path``."""
+        self.ignore()
+        # Lightning's launcher takes another code of a process that it started for a crash.
+        if trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ:
+            raise SystemExit(0)
+        resume = f"step {trainer.global_step} is saved.\nResume with: {resume_command(self._args, path)}"
+        raise StoppedBySignal(self._number or signal.SIGTERM, resume)
+
+
+def resume_command(args: Sequence[str], path: str) -> str:
+    """Return the command line of this process, with ``--ckpt_path``.
+
+    >>> command = resume_command(["fit", "--ckpt_path", "old.ckpt", "--data", "adult"], "last.ckpt")
+    >>> command.partition(" fit")[2]
+    ' --data adult --ckpt_path last.ckpt'
+    """
+    kept: list[str] = []
+    skip = False
+    for arg in args:
+        if not skip and not arg.startswith("--ckpt_path="):
+            kept.append(arg)
+        skip = arg == "--ckpt_path"
+        if skip:
+            kept.pop()
+    return shell_command(*kept, "--ckpt_path", path)
+
+
+def _print(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,162 @@
+"""The files of a run next to its checkpoints: ``config.yaml``, ``run.json`` and ``predictions.csv``."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch.distributed as dist
+from jsonargparse import Namespace
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_info
+
+from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
+from fairrf_lightning.errors import InputError, diverged, writing_to
+from fairrf_lightning.files import write_csv, write_text
+
+_PACKAGES = ("fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "jsonargparse")
+
+
+class RunRecord(SaveConfigCallback):
+    """Writes ``config.yaml`` and ``run.json`` next to the logs and checkpoints of each run."""
+
+    def __init__(self, parser: LightningArgumentParser, config: Namespace) -> None:
+        super().__init__(parser, config, save_to_log_dir=False)
+
+    def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Write both files; ``validate``, ``test`` and ``predict`` leave no run behind."""
+        del pl_module
+        directory = run_directory(trainer)
+        if stage != "fit" or directory is None:
+            return
+        directory.mkdir(parents=True, exist_ok=True)
+        config = _resolved(self.config, trainer)
+        self.parser.save(
+            config, str(directory / "config.yaml"), skip_none=False, overwrite=True, multifile=False
+        )
+        record = {
+            "seed": self.config.get("seed_everything"),
+            "versions": package_versions(),
+            **describe_data(trainer),
+        }
+        _write(directory / "run.json", record)
+
+
+def add_to_record(trainer: Trainer, **facts: Any) -> None:
+    """Add facts that are known at the end to the run's ``run.json``; a run without one is left alone."""
+    directory = run_directory(trainer)
+    if directory is None or not (path := directory / "run.json").is_file():
+        return
+    _write(path, json.loads(path.read_text(encoding="utf-8")) | facts)
+
+
+def _write(path: Path, record: dict[str, Any]) -> None:
+    with writing_to(path, "its folder must be writable"):
+        write_text(path, json.dumps(record, indent=2) + "\n")
+
+
+def _resolved(config: Namespace, trainer: Trainer) -> Namespace:
+    """Return the config with the values that defaults stand for on these data."""
+    config = config.clone()
+    data: Any = getattr(trainer, "datamodule", None)
+    options = config.get("data.init_args") or {}
+    if "batch_size" in options and options["batch_size"] is None and hasattr(data, "batch_size"):
+        options["batch_size"] = data.batch_size
+    for callback in getattr(trainer, "callbacks", []):
+        if isinstance(callback, LambdaUpdateCallback) and callback.every_n_steps == "auto":
+            config["lambda_update.every_n_steps"] = callback.update_interval
+        if isinstance(callback, LambdaUpdateCallback) and callback.penalty is not None:
+            config["lambda_update.beta"] = None  # it took the place of the built-in one, which has no effect
+    return config
+
+
+def run_directory(trainer: Trainer) -> Path | None:
+    """Return the folder of this run, the one that the checkpoints' folder is in."""
+    if not trainer.loggers:
+        return None
+    logger = trainer.loggers[0]
+    # As ModelCheckpoint does: W&B's log_dir is shared by all runs.
+    number = logger.version if isinstance(logger.version, str) else f"version_{logger.version}"
+    return Path(logger.save_dir or trainer.default_root_dir) / str(logger.name) / number
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions that figures depend on."""
+    return {"python": platform.python_version()} | {package: version(package) for package in _PACKAGES}
+
+
+def describe_data(trainer: Trainer) -> dict[str, Any]:
+    """Return what is known of the data: rows, columns and their roles; nothing of a foreign data module."""
+    data: Any = getattr(trainer, "datamodule", None)
+    if not hasattr(data, "feature_names"):
+        return {}
+    return {
+        "data": type(data).__name__,
+        "rows": data.split_sizes,
+        "columns": data.feature_names,
+        "related": data.related_columns,
+        "sensitive": data.sensitive,
+        "include_sensitive": data.include_sensitive,
+        "expose_sensitive": data.expose_sensitive,
+        "remove_related": data.remove_related,
+        "ksmote": None if data.ksmote is None else asdict(data.ksmote),
+        "groups": data.group_names,
+    }
+
+
+class PredictionWriter(Callback):
+    """Writes one line per row: the row's number in the table, its probability, the decision.
+
+    Args:
+        path: The CSV to write; an existing file is replaced, at the end, as a whole.
+    """
+
+    def __init__(self, path: str = "predictions.csv") -> None:
+        if Path(path).is_dir():
+            raise InputError(f"predictions.path = {path}: this is a directory; name a file.")
+        self.path = Path(path)
+        self._frames: list[pd.DataFrame] = []
+
+    def on_predict_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
+    ) -> None:
+        del trainer, pl_module
+        if not isinstance(outputs, dict):
+            raise InputError("predictions can be written only of a model whose predict_step returns a dict.")
+        columns = {name: values.cpu().numpy() for name, values in outputs.items()}
+        self._frames.append(pd.DataFrame(columns))
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
+        """Gather the ranks' rows and write them in the table's order."""
+        mine = pd.concat(self._frames, ignore_index=True)
+        self._frames = []
+        parts: list[Any] = [mine]
+        if trainer.world_size > 1:
+            parts = [None] * trainer.world_size
+            dist.all_gather_object(parts, mine)
+        whole = pd.concat(parts, ignore_index=True)
+        _check_finite(whole)
+        if trainer.is_global_zero:
+            self._write(whole)
+
+    def _write(self, frame: pd.DataFrame) -> None:
+        if "row" in frame:
+            frame = frame.sort_values("row")[["row", *frame.columns.drop("row")]]
+        with writing_to(self.path, "name another file by --predictions.path"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_csv(frame, self.path)
+        rank_zero_info(f"Wrote {len(frame):,} predictions to {self.path}")
+
+
+def _check_finite(frame: pd.DataFrame) -> None:
+    for name in frame.columns:
+        values = frame[name].to_numpy()
+        if values.dtype.kind == "f" and (bad := int((~np.isfinite(values)).sum())):
+            raise diverged(f"{name} of {bad:,} of {len(frame):,} rows (nothing is written)")

@@ -1,0 +1,375 @@
+"""The certified bound on the demographic parity gap of given rows, for an S that was not observed.
+
+Let s be S standardised, X the columns standardised on the rows, and r = p - X y the residual of the
+prediction for any weights y. Then
+
+    cov(s, p) = a' y + cov(s, r),     with a = corr(S, X) somewhere in a box,
+
+and cov(s, r) is at most sd(r) for any S, or at most T_q(r) / sqrt(q (1 - q)) for a binary S with share q,
+where T_q(r) is E[S r] if S were 1 exactly on the share q of the rows with the largest r. So **every** y
+proves an upper bound. The search below only makes it small; an inexact search cannot make it wrong. With the
+first bound of cov(s, r) and a known ``a``, the least upper bound is the tight interval by positive
+semi-definiteness. No matrix is inverted, so columns may be collinear. With the second it is the value of a
+linear programme over all S between 0 and 1, so that no better bound exists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairrf_lightning.certificate.theorems import k_feature_interval
+from fairrf_lightning.errors import InputError
+
+Array: TypeAlias = NDArray[np.float64]
+Objective: TypeAlias = Callable[[Array, float], tuple[float, Array, Array]]
+
+_MAX_ROWS = 50_000  # in the search for weights; the bound is computed on all rows
+_MAX_STEPS = 60
+_CELLS = 64  # an interval of shares is cut into this many cells, each with a worst case of its own
+_TOLERANCE = 1e-6
+_MAX_SHARE_OF_TRIVIAL = 0.95
+
+
+class ImpossibleError(InputError):
+    """No S can have the correlations that were given."""
+
+
+@dataclass(frozen=True)
+class Box:
+    """Limits of the correlations of S with the columns, each ``(K,)``."""
+
+    low: Array
+    high: Array
+
+    def support(self, weights: Array) -> float:
+        """Return the largest value of ``a' weights`` over the box."""
+        return float(np.maximum(weights * self.low, weights * self.high).sum())
+
+    def widened(self, by: float) -> Box:
+        """Return the box with all limits moved outwards, not beyond -1 and 1."""
+        return Box(np.maximum(self.low - by, -1.0), np.minimum(self.high + by, 1.0))
+
+
+@dataclass(frozen=True)
+class GapBound:
+    """Certain limits of ``E[p | S=1] - E[p | S=0]`` on given rows.
+
+    Args:
+        low: Least possible gap.
+        high: Largest possible gap.
+        rho: Limits of the correlation of S with the prediction, for any S (not only a binary one).
+        by_method: Bounds of the absolute gap: ``share`` knows S's share only, ``paper`` is Theorem 2 for
+            K features, ``tight`` follows from positive semi-definiteness, ``binary`` also uses that S is 0
+            or 1.
+        spread: Standard deviation of the prediction.
+    """
+
+    low: float
+    high: float
+    rho: tuple[float, float]
+    by_method: dict[str, float]
+    spread: float
+
+    @property
+    def bound(self) -> float:
+        """The largest possible absolute gap."""
+        return max(self.high, -self.low)
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether the bound follows from S's share and the predictions alone, or almost."""
+        return adds_nothing(self.low, self.high, self.by_method["share"])
+
+
+def adds_nothing(low: float, high: float, trivial: float) -> bool:
+    """Return whether limits of the gap are hardly better than the bound from S's share alone.
+
+    They are better if the bound is below 95 % of that one, or if a gap is certain.
+
+    Args:
+        low: Least possible gap.
+        high: Largest possible gap.
+        trivial: Bound of the absolute gap from S's share and the predictions alone.
+
+    >>> adds_nothing(-0.299, 0.2, 0.303), adds_nothing(-0.2, 0.1, 0.303), adds_nothing(-0.3, -0.1, 0.303)
+    (True, False, False)
+    """
+    return max(high, -low) > _MAX_SHARE_OF_TRIVIAL * trivial - 1e-9 and low <= 0 <= high
+
+
+def gap_bound(
+    preds: Tensor,
+    related: Tensor,
+    correlations: Tensor | tuple[Tensor, Tensor],
+    share: float | tuple[float, float],
+) -> GapBound:
+    """Bound the gap between the groups of a binary S that was not observed.
+
+    The bound is certain for these rows, whatever S is, if S has the share and the correlations with the
+    columns that are given, on these rows. It holds for probabilities and for decisions (0 or 1) alike.
+
+    Args:
+        preds: Probabilities or decisions ``(N,)``.
+        related: Columns ``(N, K)``.
+        correlations: Correlations of S with the columns ``(K,)``, or their lower and upper limits.
+        share: Share of the rows with S = 1, or its lower and upper limit.
+
+    Raises:
+        InputError: If no S can have these correlations with these columns.
+
+    >>> preds = torch.tensor([0.1, 0.4, 0.6, 0.9])
+    >>> known = gap_bound(preds, torch.tensor([[0.0], [0.0], [1.0], [1.0]]), torch.tensor([1.0]), 0.5)
+    >>> print(f"{known.low:.3f} {known.high:.3f}")
+    0.500 0.500
+    """
+    box, limits = _checked(correlations, share, related.shape[-1])
+    values, table = (part.detach().cpu().double().numpy() for part in (preds, related))
+    if values.shape != (len(table),) or not len(table) or not np.isfinite(table).all():
+        raise InputError(
+            f"preds {tuple(preds.shape)} and related {tuple(related.shape)}: expected N numbers and an "
+            "(N, K) table without missing values, one line for each row."
+        )
+    wrong = values[~((values >= 0) & (values <= 1))]
+    if len(wrong):
+        raise InputError(
+            f"preds has the value {wrong[0]:g}: expected probabilities or decisions, from 0 to 1. Take the "
+            "sigmoid of logits."
+        )
+    columns, varies = standardise(table)
+    return box_bound(values, columns, Box(box.low[varies], box.high[varies]), limits)
+
+
+def box_bound(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -> GapBound:
+    """Return what :func:`gap_bound` returns, for standardised columns."""
+    spread = float(preds.std())
+    if np.ptp(preds) == 0:
+        return GapBound(0.0, 0.0, (0.0, 0.0), dict.fromkeys(("share", "paper", "tight", "binary"), 0.0), 0.0)
+    up, down = (_upper(sign * preds, columns, box, share) for sign in (1.0, -1.0))
+    _check_possible(up, down, spread)
+    high, low = min(up.tight, up.binary, 1.0), -min(down.tight, down.binary, 1.0)
+    root = roots(share)[0]
+    bounds = {
+        "share": max(up.share, down.share),
+        "paper": _paper_radius(preds, columns, box) * spread / root,
+        "tight": max(up.tight, down.tight, 0.0),
+        "binary": max(up.binary, down.binary, 0.0),
+    }
+    rho = (max(-down.covariance / spread, -1.0), min(up.covariance / spread, 1.0))
+    return GapBound(low, high, rho, {name: float(min(value, 1.0)) for name, value in bounds.items()}, spread)
+
+
+def standardise(columns: Array) -> tuple[Array, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return the columns that vary, with mean 0 and deviation 1, and a mask of them."""
+    mean, std = columns.mean(axis=0), columns.std(axis=0)
+    varies = (np.ptp(columns, axis=0) > 0) & (std > 1e-12 * np.abs(mean))
+    return (columns[:, varies] - mean[varies]) / std[varies], varies
+
+
+@dataclass(frozen=True)
+class _Upper:
+    covariance: float  # of the prediction with S standardised, any S
+    tight: float
+    binary: float
+    share: float
+
+
+def _upper(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -> _Upper:
+    moments = second_moments(preds, columns)
+    weights = weights_any(moments, box)
+    covariance = box.support(weights) + residual_spread(weights, moments)
+    ends = dict.fromkeys(share)
+    none = np.zeros_like(weights)
+    candidates = [none, weights, *(weights_binary(preds, columns, box, end, weights) for end in ends)]
+    return _Upper(
+        covariance,
+        tight=max(covariance / root for root in roots(share)),
+        binary=_binary_gap(preds, columns, box, share, candidates),
+        share=_binary_gap(preds, columns, box, share, [none]),
+    )
+
+
+def roots(share: tuple[float, float]) -> tuple[float, float]:
+    """Return the least and the largest sqrt(q (1 - q)) between two shares."""
+    ends = [math.sqrt(q * (1 - q)) for q in share]
+    return min(ends), 0.5 if share[0] <= 0.5 <= share[1] else max(ends)
+
+
+def share_edges(share: tuple[float, float]) -> Array:
+    """Return the edges of the cells of an interval of shares."""
+    return np.linspace(*share, _CELLS + 1) if share[0] < share[1] else np.array(share)
+
+
+def _binary_gap(
+    preds: Array, columns: Array, box: Box, share: tuple[float, float], candidates: Iterable[Array]
+) -> float:
+    edges = share_edges(share)
+    cells = list(pairwise(edges.tolist()))
+    bounds = np.full(len(cells), np.inf)
+    for weights in candidates:
+        support = box.support(weights)
+        tops = _top_sums(preds - preds.mean() - columns @ weights, edges)
+        found = [
+            max(support / root for root in roots(cell)) + top / roots(cell)[0] ** 2
+            for cell, top in zip(cells, tops, strict=True)
+        ]
+        bounds = np.minimum(bounds, found)
+    return float(bounds.max()) + 1e-9  # covers rounding
+
+
+def _top_sums(residual: Array, edges: Array) -> Array:
+    """Return the largest T_q of the residual with q in each cell; T_q is concave in q."""
+    ordered = np.sort(residual)[::-1]
+    knots = np.arange(len(ordered) + 1) / len(ordered)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)]) / len(ordered)
+    peak: Array = np.clip(knots[sums.argmax()], edges[:-1], edges[1:])
+    top: Array = np.interp(peak, knots, sums)
+    return top
+
+
+def _paper_radius(preds: Array, columns: Array, box: Box) -> float:
+    if not columns.shape[1]:
+        return 1.0
+    least = np.maximum(np.maximum(box.low, -box.high), 0.0)
+    centred = preds - preds.mean()
+    with_preds = columns.T @ centred / (len(preds) * preds.std())
+    return k_feature_interval(torch.from_numpy(least), torch.from_numpy(with_preds))[1]
+
+
+def _check_possible(up: _Upper, down: _Upper, spread: float) -> None:
+    if up.covariance + down.covariance < -_TOLERANCE * spread or up.binary + down.binary < -_TOLERANCE:
+        raise ImpossibleError(
+            "correlations: no S can have these correlations with these columns on these rows. Take all of "
+            "them, and the share, from the same source; where a number is rounded or of another population, "
+            "give an interval [low, high]."
+        )
+
+
+def _checked(
+    correlations: Tensor | tuple[Tensor, Tensor], share: float | tuple[float, float], num_columns: int
+) -> tuple[Box, tuple[float, float]]:
+    low, high = correlations if isinstance(correlations, tuple) else (correlations, correlations)
+    box = Box(*(part.detach().cpu().double().numpy() for part in (low, high)))
+    if box.low.shape != (num_columns,) or box.high.shape != (num_columns,):
+        raise InputError(f"correlations: expected {num_columns} numbers, one for each related column.")
+    if not ((box.low >= -1) & (box.low <= box.high) & (box.high <= 1)).all():
+        raise InputError(
+            "correlations: expected numbers from -1 to 1, and no lower limit above its upper one."
+        )
+    limits = share if isinstance(share, tuple) else (share, share)
+    if not 0 < limits[0] <= limits[1] < 1:
+        raise InputError(
+            f"share = {share}: expected a number between 0 and 1, or such limits, the lower first."
+        )
+    return box, limits
+
+
+def second_moments(preds: Array, columns: Array) -> tuple[Array, Array, float]:
+    """Return ``C``, the covariances with the prediction, and its variance; ``columns`` are standardised."""
+    centred = preds - preds.mean()
+    size = len(preds)
+    return columns.T @ columns / size, columns.T @ centred / size, float(centred @ centred / size)
+
+
+def residual_spread(weights: Array, moments: tuple[Array, Array, float]) -> float:
+    """Return sd(r), rounded up to cover cancellation."""
+    corr, cov, variance = moments
+    square = variance - 2 * cov @ weights + weights @ corr @ weights
+    lost = 8 * np.finfo(np.float64).eps * len(cov) * (np.sqrt(variance) + np.abs(weights).sum()) ** 2
+    return float(np.sqrt(max(square, 0.0) + lost))
+
+
+def weights_any(moments: tuple[Array, Array, float], box: Box) -> Array:
+    """Find weights that make ``support(y) + sd(r)`` small: the bound for any S."""
+    corr, cov, variance = moments
+    scale = np.sqrt(variance)
+
+    def objective(y: Array, smooth: float) -> tuple[float, Array, Array]:
+        spread = np.sqrt(max(1 - 2 * cov @ y / scale + y @ corr @ y, 0.0) + smooth**2)
+        slope = (corr @ y - cov / scale) / spread
+        value, gradient, curvature = _box_terms(y, box, smooth)
+        return (
+            spread + value,
+            slope + gradient,
+            (corr - np.outer(slope, slope)) / spread + np.diag(curvature),
+        )
+
+    stages = 10.0 ** -np.arange(1.0, 9.5, 0.5)
+    weights: Array = scale * _minimise(objective, np.zeros_like(cov), stages, floor=-1.5)
+    return weights
+
+
+def weights_binary(preds: Array, columns: Array, box: Box, share: float, start: Array) -> Array:
+    """Find weights that make ``support(y) + T_q(r) / sqrt(q (1 - q))`` small: the bound for a binary S.
+
+    ``T_q(r)`` is the least value over t of ``mean((r - t)_+) + q t`` for a centred r.
+    """
+    centred = preds - preds.mean()
+    scale = float(centred.std()) or 1.0
+    first = np.append(start, np.quantile(centred - columns @ start, 1 - share)) / scale
+    rows = np.arange(len(preds))
+    if len(preds) > _MAX_ROWS:
+        rows = np.linspace(0, len(preds) - 1, _MAX_ROWS).astype(np.intp)
+        box = box.widened(3 / np.sqrt(_MAX_ROWS))  # correlations on these rows are a little different
+    design = np.column_stack([columns[rows], np.ones(len(rows))])
+    objective = _binary_objective(centred[rows] / scale, design, box, share)
+    found = _minimise(objective, first, 10.0 ** -np.arange(0.5, 4.5, 0.5), floor=-1.5)
+    weights: Array = scale * found[:-1]
+    return weights
+
+
+def _binary_objective(preds: Array, design: Array, box: Box, share: float) -> Objective:
+    size, root = len(preds), np.sqrt(share * (1 - share))
+
+    def objective(point: Array, smooth: float) -> tuple[float, Array, Array]:
+        excess = preds - design @ point
+        length = np.sqrt(excess**2 + smooth**2)
+        slope = -design.T @ (1 + excess / length) / (2 * size * root)
+        slope[-1] += share / root
+        curvature = (design.T * (smooth**2 / (2 * length**3))) @ design / (size * root)
+        value, gradient, bend = _box_terms(point[:-1], box, smooth)
+        return (
+            float((excess + length).mean() / 2 + share * point[-1]) / root + value,
+            slope + np.append(gradient, 0.0),
+            curvature + np.diag(np.append(bend, 0.0)),
+        )
+
+    return objective
+
+
+def _box_terms(y: Array, box: Box, smooth: float) -> tuple[float, Array, Array]:
+    middle, half = (box.high + box.low) / 2, (box.high - box.low) / 2
+    length = np.sqrt(y**2 + smooth**2)
+    return float(middle @ y + half @ length), middle + half * y / length, half * smooth**2 / length**3
+
+
+def _minimise(objective: Objective, point: Array, stages: Array, floor: float) -> Array:
+    """Minimise a smoothed convex function by Newton's method, with less and less smoothing."""
+    identity = np.eye(len(point))
+    for smooth in stages if len(point) else ():
+        found = objective(point, smooth)
+        for _ in range(_MAX_STEPS):
+            value, gradient, hessian = found
+            if value < floor:
+                return point  # no S has such correlations, and this point proves it
+            ridge = 1e-12 * (1 + np.trace(hessian) / len(point))
+            step = -np.linalg.solve(hessian + ridge * identity, gradient)
+            decrease = -float(gradient @ step)
+            if not decrease > 1e-13:
+                break
+            for length in 0.5 ** np.arange(27):
+                found = objective(point + length * step, smooth)
+                if found[0] <= value - 0.1 * length * decrease:
+                    point = point + length * step
+                    break
+            else:
+                break  # only rounding is left
+    return point

@@ -1,0 +1,380 @@
+"""Checkpoint files: written whole, verified when read, and never a reason to import unknown code."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.fabric.utilities.cloud_io import _is_local_file_protocol
+from lightning.pytorch.cli import LRSchedulerTypeTuple
+from torch import Tensor
+
+from fairrf_lightning.class_paths import import_class, plain_values
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.files import replacing
+
+_T = TypeVar("_T", int, float, bool)
+_PACKAGE = __name__.partition(".")[0]
+_DAMAGED = "Restore it from a copy, or train again."
+# The parts that Lightning and this package read by key, with the type that they must have.
+_PARTS: dict[str, type | tuple[type, ...]] = {
+    "state_dict": Mapping,
+    "hyper_parameters": Mapping,
+    "datamodule_hyper_parameters": Mapping,
+    "class_paths": Mapping,
+    "callbacks": Mapping,
+    "loops": Mapping,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "epoch": int,
+    "global_step": int,
+    "pytorch-lightning_version": str,
+    "rng_state": Mapping,
+}
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_CLASS_KEYS = ("class_path", "_class_path")
+# Written by Lightning, never imported: Lightning compares it with a list of its own.
+_NOT_IMPORTED = ("_instantiator",)
+
+
+class WholeFileIO(TorchCheckpointIO):
+    """Writes a checkpoint whole or not at all, and verifies it when it is read.
+
+    Lightning moves a finished file from ``TMPDIR``, which tears it if that is another file system.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._received: dict[str, bytes] = {}
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write the file next to its target, sync it and rename it; on failure the previous file stays."""
+        if storage_options is not None or not _is_local_file_protocol(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as unfinished:
+                # torch reports a full disk as RuntimeError when it writes the file itself.
+                buffer = BytesIO()
+                torch.save(checkpoint, buffer)
+                unfinished.write_bytes(buffer.getbuffer())
+        except OSError as error:
+            kept = "the previous file is kept" if path.is_file() else "there is no previous file"
+            raise InputError(
+                f"{path}: the checkpoint cannot be written ({error.strerror}); {kept}.\n"
+                "Free some space or correct the folder, then resume with --ckpt_path from the file kept."
+            ) from error
+
+    def load_checkpoint(
+        self,
+        path: Any,
+        map_location: Any = None,
+        weights_only: bool | None = None,  # noqa: FBT001 - Lightning's signature
+    ) -> dict[str, Any]:
+        """Return the content of a file that is undamaged."""
+        if not _is_local_file_protocol(path):
+            return super().load_checkpoint(path, map_location, weights_only)
+        return load_checkpoint(path, "", self._received.get(str(path)))
+
+    def share(self, path: str, broadcast: Callable[[Any], Any]) -> None:
+        """Hand the first process's file to all processes, which may have no disk in common.
+
+        Args:
+            path: The file, which the first process has.
+            broadcast: Returns the first process's value in every process.
+        """
+        content = broadcast(Path(path).read_bytes() if Path(path).is_file() else None)
+        if content is not None and not Path(path).is_file():
+            self._received[path] = content
+
+
+def load_checkpoint(
+    path: str | Path, option: str = "--ckpt_path ", content: bytes | None = None
+) -> dict[str, Any]:
+    """Return what a checkpoint of Lightning holds.
+
+    Args:
+        path: The file.
+        option: Option that named the file, for the error.
+        content: The bytes of the file, if they are at hand.
+
+    Raises:
+        InputError: If the file is missing, damaged or not a checkpoint of Lightning.
+    """
+    name = f"{option}{path}"
+    if content is None and not Path(path).is_file():
+        raise InputError(f"{name}: there is no such file.")
+    try:
+        content = Path(path).read_bytes() if content is None else content
+        _verify(content, name)
+        checkpoint: Any = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+    except InputError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [repr(error)])[0]
+        raise InputError(f"{name}: this is not a readable checkpoint ({reason})") from error
+    _check_parts(checkpoint, name)
+    return dict(checkpoint)
+
+
+def _verify(content: bytes, name: str) -> None:
+    """Raise if a record differs from its checksum, which torch writes but does not verify."""
+    with zipfile.ZipFile(BytesIO(content)) as archive:
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise InputError(
+            f"{name}: this is not a readable checkpoint: its record {damaged} differs from its checksum. "
+            f"{_DAMAGED}"
+        )
+
+
+def _check_parts(checkpoint: Any, name: str) -> None:
+    if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+        raise InputError(f"{name}: this is not a checkpoint of a Lightning run.")
+    for part, expected in _PARTS.items():
+        found = checkpoint.get(part)
+        if part in checkpoint and (not isinstance(found, expected) or isinstance(found, bool)):
+            raise _malformed(name, part, found)
+        if isinstance(found, Mapping) and not all(isinstance(key, str) for key in found):
+            raise _malformed(name, part, found)
+    for weight, value in checkpoint["state_dict"].items():
+        if not isinstance(value, Tensor) and not weight.endswith("_extra_state"):
+            raise _malformed(name, f"state_dict[{weight!r}]", value)
+
+
+def _malformed(name: str, part: str, found: Any) -> InputError:
+    return InputError(
+        f"{name}: its part {part} is malformed (a {type(found).__name__} was found), so it is not a "
+        f"checkpoint of a Lightning run. {_DAMAGED}"
+    )
+
+
+def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, Any]:
+    """Check the checkpoint of ``--ckpt_path`` against the options, before Lightning loads it.
+
+    Args:
+        config: Options of the command as plain values: ``ckpt_path``, ``model``, ``data`` and others.
+        resumes: Whether training resumes, which keeps the options of the data as well.
+
+    Returns:
+        The checkpoint; empty without ``ckpt_path``.
+
+    Raises:
+        InputError: If it is unreadable, of other data, contradicts the options given, or names a class that
+            is neither of this package nor named by the user.
+    """
+    path = config.get("ckpt_path")
+    if not path:
+        return {}
+    checkpoint = load_checkpoint(path)
+    data = config.get("data") or {}
+    given = data.get("class_path", "").rpartition(".")[2]
+    trained_on = {
+        name for name, part in checkpoint.items() if isinstance(part, Mapping) and "encoder" in part
+    }
+    if trained_on and given and given not in trained_on and given not in checkpoint:
+        names = " or ".join(sorted(trained_on))
+        raise InputError(f"--ckpt_path {path}: this checkpoint was trained on {names}, not on {given}.")
+    options = checkpoint.get("hyper_parameters", {})
+    for part in ("hyper_parameters", *trained_on):
+        check_plain(checkpoint.get(part), part, f"--ckpt_path {path}")
+    model_class = import_class(config["model"]["class_path"])
+    named = {text for text, _ in _texts(config)}
+    check_class_paths(options, named, f"--ckpt_path {path}", plain_parameters(model_class))
+    _check_model_options(config["model"], options, path)
+    if given in checkpoint:
+        _check_data_state(checkpoint[given], data if resumes else {}, path)
+    return checkpoint
+
+
+def _check_model_options(model: Mapping[str, Any], trained: Mapping[str, Any], path: str) -> None:
+    # LightningCLI lets the checkpoint's options win without a word.
+    for option, value in (model.get("init_args") or {}).items():
+        known = trained.get(option)
+        if isinstance(value, Mapping) and "class_path" in value:
+            value = value["class_path"]  # noqa: PLW2901
+            known = known.get("class_path") if isinstance(known, Mapping) else known
+        if value in (None, known) or option not in trained or _is_default(value, model["class_path"], option):
+            continue
+        raise InputError(
+            f"--model.{option} {value}: the checkpoint {path} was trained with {known} and keeps it. "
+            "Leave the option out, or train without --ckpt_path."
+        )
+
+
+def _check_data_state(state: Any, data: Mapping[str, Any], path: str) -> None:
+    if not isinstance(state, Mapping) or not isinstance(state.get("encoder"), Mapping):
+        raise InputError(
+            f"--ckpt_path {path}: its state of the data is malformed (a {type(state).__name__} was found, or "
+            f"it has no encoder). {_DAMAGED}"
+        )
+    trained = {**state.get("table_options", {}), **state}
+    for option, value in plain_values(data.get("init_args") or {}).items():
+        known = trained.get(option)
+        if option not in trained or option == "missing_values" or value in (None, known):
+            continue
+        if not _is_default(value, data["class_path"], option):
+            raise InputError(
+                f"--data.{option} {value}: the checkpoint {path} was trained with {known}, and a resumed run "
+                "keeps it.\nLeave the option out, or train without --ckpt_path."
+            )
+
+
+def _is_default(value: Any, class_path: str, option: str) -> bool:
+    """Return whether a value is the default of an option, which may be one of a base class."""
+    for owner in import_class(class_path).__mro__:
+        parameter = inspect.signature(owner).parameters.get(option)
+        if parameter is not None:
+            default = parameter.default
+            path = f"{default.__module__}.{default.__qualname__}" if inspect.isclass(default) else None
+            return bool(value in (plain_values(default), path))
+    return False
+
+
+def check_plain(value: Any, part: str, path: str) -> None:
+    """Raise if options hold anything but plain values, which could not be compared with those given."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            check_plain(item, part, path)
+    elif not isinstance(value, str | int | float | None):
+        raise InputError(
+            f"{path}: its part {part} is malformed (a {type(value).__name__} was found). "
+            "Restore it from a copy, or train again."
+        )
+
+
+def check_class_paths(
+    options: Mapping[str, Any],
+    named: Collection[str],
+    path: str,
+    plain: Collection[str] | None,
+    hint: Callable[[str, str], str] = lambda option, text: (
+        f"If you trust it, name it yourself: --{option} {text}"
+    ),
+) -> None:
+    """Raise if a checkpoint's options name a class that is neither of this package nor named by the user.
+
+    Args:
+        options: Options of a model or of data, as the checkpoint holds them.
+        named: Import paths that the user has named.
+        path: The checkpoint, for the error.
+        plain: Options that are text whatever it looks like; ``None`` if all of them are.
+        hint: Returns what to do, given the option and the class.
+    """
+    for text, place in _texts(options):
+        key = place.rpartition(".")[2]
+        if key in _NOT_IMPORTED or ((plain is None or place in plain) and key not in _CLASS_KEYS):
+            continue
+        if (key in _CLASS_KEYS or _DOTTED.fullmatch(text)) and text not in named and not _is_trusted(text):
+            option = "model" if place == "_class_path" else f"model.{place.removesuffix('.class_path')}"
+            raise InputError(
+                f"{path}: it asks for the class {text!r}, which is not of this package.\n{hint(option, text)}"
+            )
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield value, place
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(item, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item, place)
+
+
+def plain_parameters(class_type: type[Any]) -> set[str]:
+    """Return the parameters of a class that are text, whatever it looks like."""
+    parameters = inspect.signature(class_type).parameters.values()
+    return {item.name for item in parameters if item.annotation in (str, "str", "str | None")}
+
+
+def _is_trusted(class_path: str) -> bool:
+    """Whether a path names a class of this package, or an optimiser or scheduler of torch."""
+    module_name, _, name = class_path.rpartition(".")
+    if module_name.partition(".")[0] not in (_PACKAGE, "torch", "lightning"):
+        return False
+    # Looked up, not imported: everything that a checkpoint of ours can name is loaded by now.
+    found = getattr(sys.modules.get(module_name), name, None)
+    if not inspect.isclass(found):
+        return False
+    own = found.__module__.partition(".")[0] == _PACKAGE
+    return own or issubclass(found, (torch.optim.Optimizer, *LRSchedulerTypeTuple))
+
+
+@contextmanager
+def restoring(path: str | None, option: str = "--ckpt_path ") -> Iterator[None]:
+    """Raise one clear error if a checkpoint cannot be restored, whatever its restoration raises.
+
+    Args:
+        path: The checkpoint, or ``None`` if there is nothing to restore.
+        option: Option that named the checkpoint, for the error.
+
+    Raises:
+        InputError: In place of an error that came from within the restoration.
+    """
+    try:
+        yield
+    except Exception as error:
+        if path is None or not _came_from_restoring(error):
+            raise
+        if isinstance(error, InputError):
+            if str(path) in str(error):
+                raise
+            raise InputError(f"{option}{path}: {error}") from error
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"{option}{path}: the checkpoint does not fit this model and data "
+            f"({type(error).__name__}: {reason}).\n"
+            "Give the options that it was trained with; if they are right, the file is damaged."
+        ) from error
+
+
+def _came_from_restoring(error: BaseException) -> bool:
+    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    return any(name.startswith(("restore", "_restore", "load_state_dict")) for name in names)
+
+
+def weights_digest(state_dict: Mapping[str, Any]) -> str:
+    """Return the sha256 of a model's weights: the same for two files of one model, whatever their names."""
+    digest = hashlib.sha256()
+    for name, value in sorted(state_dict.items()):
+        if isinstance(value, torch.Tensor):  # the others are modules' extra states, which are no weights
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def restored(state: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
+    """Return a value of a callback's state.
+
+    Args:
+        state: State of the callback in a checkpoint.
+        name: Key of the value.
+        kind: Its type; a ``bool`` is not taken for an ``int``.
+
+    Raises:
+        InputError: If the value is missing or of another type.
+    """
+    value = state.get(name)
+    if type(value) is not kind:
+        raise InputError(
+            f"the checkpoint's state of a callback is damaged: {name} = {value!r}, expected "
+            f"{kind.__name__}. {_DAMAGED}"
+        )
+    return value

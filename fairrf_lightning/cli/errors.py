@@ -1,0 +1,122 @@
+"""Explains invalid command lines in a line or two, without a traceback."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+
+from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.errors import InputError, did_you_mean
+
+_NOISE = re.compile(
+    r"Does not validate|Subtypes:|Errors:|Given value|Requirement '"
+    r"|- Expected a <class '(NoneType|bool|collections.abc.Iterable)'>"
+)
+_OF_THE_PARSER = re.compile(r"Parser key|Does not validate|Problem with given class_path")
+_PLAIN = (
+    (re.compile(r"^- "), ""),
+    (re.compile(r'^Parser key "([\w.]+)":$'), r"\1:"),
+    (re.compile(r"Expected an? <class '([\w.]+)'>"), r"expected \1"),
+    (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
+)
+# Options that people try, and where they are.
+_PLACES = {
+    "accelerator": "trainer.accelerator",
+    "backbone": "model.backbone",
+    "batch_size": "data.batch_size",
+    "beta": "lambda_update.beta",
+    "checkpoint": "ckpt_path",
+    "devices": "trainer.devices",
+    "epochs": "trainer.max_epochs",
+    "eta": "model.eta",
+    "learning_rate": "model.lr",
+    "logger": "trainer.logger",
+    "lr": "model.lr",
+    "max_epochs": "trainer.max_epochs",
+    "path": "data.path",
+    "precision": "trainer.precision",
+    "pretrain_epochs": "pretrain.epochs",
+    "related": "data.related",
+    "seed": "seed_everything",
+    "sensitive": "data.sensitive",
+    "target": "data.target",
+}
+
+
+def unknown_option(option: str, known: Iterable[str], see: str = "fit --help-all") -> InputError:
+    """Return the error for an option that does not exist, with the one that is probably meant.
+
+    >>> print(unknown_option("--epochs", ["trainer.max_epochs", "ckpt_path"]))
+    --epochs: no such option; did you mean --trainer.max_epochs? All options: fit --help-all
+    >>> print(unknown_option("--trainer.max_epoch", ["trainer.max_epochs", "ckpt_path"]))
+    --trainer.max_epoch: no such option; did you mean --trainer.max_epochs? All options: fit --help-all
+    """
+    name = option.removeprefix("--").replace("-", "_")
+    known = list(known)
+    near = _PLACES.get(name, "")
+    if near.partition(".")[0] not in {one.partition(".")[0] for one in known}:
+        near = next(iter(get_close_matches(name, known, n=1, cutoff=0.75)), "")
+    question = f"; did you mean --{near}?" if near else "."
+    return InputError(f"{option}: no such option{question} All options: {see}")
+
+
+def is_input_error(error: BaseException) -> bool:
+    """Return whether the user's input is to blame, so that a message is enough and no traceback is needed."""
+    if isinstance(error, InputError | MisconfigurationException | ArgumentError):
+        return True
+    # jsonargparse wraps what a constructor raised.
+    return isinstance(error, ValueError) and explain(error) != str(error)
+
+
+def explain(error: BaseException) -> str:
+    """Return our own message if one is behind the error, else the telling lines of the parser's."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, InputError):
+            return str(cause)
+        cause = cause.__cause__ or cause.__context__
+    return _telling(str(error)) + _suggestion(str(error))
+
+
+def _telling(message: str) -> str:
+    if not _OF_THE_PARSER.search(message):
+        return message
+    kept = [_plain(line) for line in message.splitlines() if line.strip() and not _NOISE.search(line)]
+    value = re.search(r"Given value: (?!NestedArg|Namespace)(.+)", message)
+    if value is not None and value[1] not in " ".join(kept):
+        kept.append(f"Got value: {value[1]}")
+    # Each member of a union says the same again.
+    return "; ".join(dict.fromkeys(kept)).replace(":; ", ": ")
+
+
+def _plain(line: str) -> str:
+    line = line.strip()
+    for pattern, replacement in _PLAIN:
+        line = pattern.sub(replacement, line)
+    return line
+
+
+def _suggestion(message: str) -> str:
+    option = re.search(r"Option '([\w.]+)' is not accepted", message)
+    owner = re.search(r"class_path '([\w.]+)'", message)
+    if option is None or owner is None:
+        return ""
+    if option[1] in ("expose_sensitive", "remove_related", "ksmote"):
+        return ": --method constrain_s, remove_r and ksmote are not available with these data."
+    return "; " + did_you_mean(option[1], dict.fromkeys(_accepted(import_class(owner[1]))))
+
+
+def _accepted(owner: type) -> list[str]:
+    """Return the options of a class, also those that it hands on to its base by ``**kwargs``."""
+    names = []
+    for cls in owner.__mro__:
+        parameters = list(inspect.signature(cls).parameters.values())
+        names += [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_KEYWORD]
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return names

@@ -1,0 +1,326 @@
+"""``fit``, ``test``, ``validate`` and ``predict``: LightningCLI with FairRF's callbacks."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, Namespace, dict_to_namespace
+from lightning import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.fabric.plugins.io import TorchCheckpointIO
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from fairrf_lightning.callbacks import LambdaUpdateCallback
+from fairrf_lightning.callbacks.checkpointing import (
+    BEST,
+    BestCheckpoint,
+    StoppedBySignal,
+    StopRequest,
+    chosen_by,
+    exit_by_signal,
+)
+from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
+from fairrf_lightning.checkpoints import WholeFileIO, check_checkpoint, restoring
+from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.cli.methods import METHOD_HELP
+from fairrf_lightning.cli.output import (
+    ProgressLine,
+    print_next_commands,
+    print_notices,
+    print_results,
+    quieten,
+)
+from fairrf_lightning.cli.short_names import ShortNameParser
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.presets import fit_callbacks, recommended
+from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
+
+_TABLES = (".csv", ".csv.gz", ".parquet", ".xlsx")
+_DEFAULT_LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": ""}}
+_TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
+
+
+class FairRFCLI(LightningCLI):
+    """LightningCLI with FairRF's callbacks, per-data-set defaults and a table at the end."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument_group("Methods", METHOD_HELP)
+        for option, spec in fit_callbacks().items():
+            parser.add_lightning_class_args(import_class(spec["class_path"]), option)
+            values = spec.get("init_args", {})
+            parser.set_defaults({f"{option}.{name}": value for name, value in values.items()})
+        parser.set_defaults({"model": {"class_path": "fairrf_lightning.FairRFModule"}})
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse, and look at the checkpoint before Lightning does."""
+        super().parse_arguments(parser, args)
+        self._given = sys.argv[1:] if args is None else list(args)
+        config = self.config[self.config.subcommand]
+        if str(config.get("ckpt_path")).endswith(_TABLES):
+            raise InputError(
+                f"--ckpt_path {config.ckpt_path}: this is a table, not a checkpoint. Name the table by "
+                "--data.path, and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
+            )
+        if self.config.subcommand != "fit" and not config.get("ckpt_path"):
+            raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
+        self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
+
+    def _parse_ckpt_path(self) -> None:
+        try:
+            super()._parse_ckpt_path()
+        except (ArgumentError, ValueError, TypeError) as error:
+            path = self.config[self.config.subcommand].ckpt_path
+            raise InputError(
+                f"--ckpt_path {path}: its options of the model cannot be used ({explain(error)})."
+            ) from error
+
+    def before_instantiate_classes(self) -> None:
+        """Fill in the data set's recommended eta and beta, and the options of W&B."""
+        config = self.config[self.subcommand]
+        _check_options(config)
+        values = _recommended(config)
+        if config.lambda_update.beta is None:
+            config.lambda_update.beta = values.get("beta", 0.5)
+        model_args = config.model.get("init_args") or {}
+        if "eta" in model_args and model_args["eta"] is None:
+            model_args["eta"] = values.get("eta", 0.3)
+        _place_logs(config.trainer)
+        replace_wandb_logger(config.trainer.logger)
+        _prepare_checkpoint(config)
+        if self.subcommand != "fit":
+            # Lightning says so of the checkpoint callback, which has nothing to do here.
+            warnings.filterwarnings("ignore", message="The dirpath has changed")
+
+    def after_instantiate_classes(self) -> None:
+        """Build the model for the data now: some callbacks copy it before Lightning's own setup."""
+        if self.subcommand != "fit":
+            return  # a table's columns may be known from the checkpoint only, which is not restored yet
+        if isinstance(self.model, FairRFModule) and hasattr(self.datamodule, "related_columns"):
+            self.datamodule.prepare_data()
+            if state := self._checkpoint.get(type(self.datamodule).__qualname__):
+                with restoring(self.config[self.subcommand].ckpt_path):
+                    self.datamodule.load_state_dict(state)
+            self.model.adapt_to(self.datamodule)
+        self._use_given_optimizer()
+
+    def _add_configure_optimizers_method_to_model(self, subcommand: str | None) -> None:
+        """Wait for the parameters: :meth:`after_instantiate_classes` builds the model."""
+
+    def _use_given_optimizer(self) -> None:
+        if self._get(self.config, "optimizer") and not any(True for _ in self.model.parameters()):
+            raise InputError(
+                f"--optimizer: {type(self.model).__name__} has no parameters before training starts. "
+                "Leave the option out, and make the optimiser in the module's configure_optimizers."
+            )
+        super()._add_configure_optimizers_method_to_model(self.subcommand)
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        if config.get("enable_checkpointing") is False:
+            callbacks = [callback for callback in callbacks if not isinstance(callback, ModelCheckpoint)]
+        given = _as_list(config["callbacks"])
+        if _logs_to_wandb(config) and not any(isinstance(item, WandbReport) for item in given):
+            callbacks = [*callbacks, WandbReport()]
+        if any(isinstance(item, LambdaUpdateCallback) for item in given):  # one that attaches a penalty
+            callbacks = [item for item in callbacks if not isinstance(item, LambdaUpdateCallback)]
+        # Lightning's own progress bar and summary are there if they are asked for.
+        if config["enable_progress_bar"] is None and not any(isinstance(item, ProgressBar) for item in given):
+            callbacks = [*callbacks, ProgressLine()]
+        config = config | {"enable_model_summary": bool(config["enable_model_summary"])}
+        try:
+            trainer = super()._instantiate_trainer(config, callbacks)
+        except (TypeError, ValueError, MisconfigurationException) as error:
+            raise InputError(f"trainer: {error}") from error
+        except RuntimeError as error:
+            if "more than one stateful callback" not in str(error):
+                raise
+            raise InputError(f"trainer.callbacks: {str(error).partition('. ')[0]}. Leave one out.") from error
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:  # unless the user has chosen one
+            trainer.strategy.checkpoint_io = WholeFileIO()
+        for callback in trainer.checkpoint_callbacks:
+            if isinstance(callback, BestCheckpoint) and self.subcommand == "fit":
+                callback.stop_request = StopRequest(self._given)
+        return trainer
+
+    def fit(self, **kwargs: Any) -> None:
+        """Train, or resume from a checkpoint."""
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.fit(**kwargs)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Run the command, and end with what the reader must know about the model."""
+        super()._run_subcommand(subcommand)
+        if not self.trainer.state.finished:
+            return
+        fitted = subcommand == "fit"
+        notices = print_notices(
+            self.trainer,
+            self.model,
+            "val" if subcommand == "validate" else "test",
+            fitted=fitted,
+            resumed_at=self._checkpoint.get("global_step") if fitted else None,
+        )
+        if fitted and self.trainer.is_global_zero:
+            add_to_record(self.trainer, notices=notices)
+            print_next_commands(self.trainer)
+
+    def after_fit(self) -> None:
+        """Test the chosen checkpoint; without one, the last, or the weights at hand."""
+        if getattr(self.trainer, "fast_dev_run", False):
+            return
+        if not is_overridden("test_step", self.model):
+            rank_zero_info(f"{type(self.model).__name__} has no test_step, so it is not tested.")
+            return
+        checkpoint, strategy = chosen_by(self.trainer), self.trainer.strategy
+        path = ""
+        if checkpoint is not None:
+            path = strategy.broadcast(checkpoint.best_model_path or checkpoint.last_model_path)
+        if not path:
+            rank_zero_info("No checkpoint was saved: the weights of the last step are tested.")
+        elif isinstance(strategy.checkpoint_io, WholeFileIO) and self.trainer.world_size > 1:
+            strategy.checkpoint_io.share(path, strategy.broadcast)
+        self.test(model=self.model, datamodule=self.datamodule, ckpt_path=path or None)
+
+    def test(self, **kwargs: Any) -> None:
+        """Test, and print our table in place of Lightning's."""
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.test(**kwargs | {"verbose": False})
+        print_results(self.trainer, self.model, "test")
+
+    def validate(self, **kwargs: Any) -> None:
+        """Validate, and print our table in place of Lightning's."""
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.validate(**kwargs | {"verbose": False})
+        print_results(self.trainer, self.model, "val")
+
+    def predict(self, **kwargs: Any) -> None:
+        """Predict."""
+        with restoring(kwargs.get("ckpt_path")):
+            self.trainer.predict(**kwargs)
+
+
+def _logs_to_wandb(trainer: dict[str, Any]) -> bool:
+    return any(isinstance(item, WandbLogger) for item in _as_list(trainer["logger"]))
+
+
+def _as_list(items: Any) -> list[Any]:
+    if isinstance(items, list):
+        return items
+    return [items] if items else []
+
+
+def _check_options(config: Namespace) -> None:
+    """Raise if options contradict each other or what the command needs."""
+    if config.trainer.get("barebones"):
+        raise InputError(
+            "--trainer.barebones true switches off logging, checkpoints and metrics, which are needed here.\n"
+            "For a lean run: --trainer.logger false --trainer.enable_checkpointing false "
+            "--trainer.enable_progress_bar false --trainer.enable_model_summary false"
+        )
+    if config.get("lr_scheduler") and not config.get("optimizer"):
+        raise InputError(
+            "--lr_scheduler has no effect without --optimizer: name both, for example --optimizer Adam "
+            "--optimizer.lr 0.001. Or set --model.lr_scheduler, which goes with the model's own optimiser."
+        )
+    for callback in _as_list(config.trainer.get("callbacks")):
+        _check_callback(callback, config)
+
+
+def _check_callback(callback: Any, config: Namespace) -> None:
+    """Raise if a callback of ``--trainer.callbacks`` is one that ``fit`` has already."""
+    made = import_class(callback.class_path)
+    built_in = {option: import_class(spec["class_path"]) for option, spec in fit_callbacks().items()}
+    option = next((name for name, cls in built_in.items() if issubclass(made, cls)), None)
+    if option is None:
+        return
+    if option == "lambda_update" and (callback.get("init_args") or {}).get("penalty"):
+        given = config.lambda_update
+        if given.beta is None and given.every_n_steps == "auto":
+            return  # it takes the place of the built-in one
+        raise InputError(
+            "--lambda_update.* has no effect: --trainer.callbacks has a LambdaUpdateCallback with a penalty. "
+            "Set beta and every_n_steps there."
+        )
+    raise InputError(
+        f"--trainer.callbacks: {made.__name__} is built in already. Leave it out, and set its options by "
+        f"--{option}.* (see fit --help)."
+    )
+
+
+def _place_logs(trainer: Namespace) -> None:
+    """Choose the CSV logger by default, and ``default_root_dir`` for loggers without a folder."""
+    if trainer.logger in (None, True):
+        trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
+    root = str(Path(trainer.get("default_root_dir") or ".").expanduser())
+    for logger in _as_list(trainer.logger):
+        options = logger.get("init_args") if isinstance(logger, Namespace) else None
+        # Short names leave the folder empty; "." is W&B's own default.
+        if options is not None and options.get("save_dir") in ("", "."):
+            options.save_dir = root
+
+
+def _prepare_checkpoint(config: Any) -> None:
+    options = config.checkpoint
+    if (
+        not issubclass(import_class(config.model.class_path), FairRFModule)
+        and options.monitor == "val_objective"
+    ):
+        options.monitor = None  # another module need not log it
+    if "_acc" in (options.monitor or ""):
+        options.mode = "max"
+    if options.filename is None and options.save_top_k == 1 and options.monitor is not None:
+        options.filename = BEST.removesuffix(".ckpt")
+    if config.get("ckpt_path") and options.dirpath is None:
+        # In a new folder Lightning would forget which checkpoint was the best one so far.
+        options.dirpath = str(Path(config.ckpt_path).parent)
+
+
+def _recommended(config: Any) -> dict[str, float]:
+    if not config.get("data"):
+        raise InputError("no data: name a data set, for example --data adult.")
+    return recommended(import_class(config.data.class_path), config.data.get("init_args") or {})
+
+
+def run_fit(args: list[str] | None) -> None:
+    """Run a command of Lightning's, ``fit`` for example; a signal stops it where it can be resumed.
+
+    Args:
+        args: Arguments from the name of the command on; ``None`` for those of the process.
+    """
+    quieten()
+    given = sys.argv[1:] if args is None else args
+    if "--help-all" in given:
+        args = [given[0], "--help"]
+    try:
+        with exit_by_signal():
+            run_lightning_cli(args)
+    except KeyboardInterrupt as stopped:
+        raise StoppedBySignal(signal.SIGINT) from stopped
+    except StoppedBySignal as stopped:
+        stopped.explain()
+        raise
+
+
+def run_lightning_cli(args: list[str] | None, cli_class: type[FairRFCLI] = FairRFCLI) -> FairRFCLI:
+    """Parse the arguments of a Lightning command, ``test`` for example, and run it."""
+    return cli_class(
+        LightningModule,
+        LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        parser_class=ShortNameParser,
+        parser_kwargs={"exit_on_error": False},
+        save_config_callback=RunRecord,
+        seed_everything_default=0,
+        trainer_defaults=_TRAINER_DEFAULTS,
+        args=args,
+    )

@@ -1,0 +1,90 @@
+"""The help of ``fit``, ``test``, ``validate`` and ``predict``: one screen, without importing torch."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from fairrf_lightning.cli.methods import METHODS
+from fairrf_lightning.presets import preset_names
+from fairrf_lightning.printed_command import shell_command
+
+_BUILT_IN = ("drop_in", "pretrain")  # presets of callbacks that `fit` has already
+_DATA = """\
+Data:
+  --data NAME                {data}
+  --data.related A,B         columns associated with the sensitive attribute
+  --data.path FILE           of table: a CSV or Parquet file; also --data.target
+                             COLUMN, --data.positive VALUE, --data.sensitive COLUMN
+  --data.batch_size N, --data.seed N
+"""
+_FIT = """\
+Usage: {program} fit --data NAME [options]
+
+Train a classifier with the FairRF penalty, test its best checkpoint, save both.
+
+{data}
+Model:
+  --model.eta X              weight of the penalty; 0 trains the vanilla model
+  --model.backbone NAME      mlp, linear, svm, or the path of a class of yours
+  --model.lr X               learning rate (0.001)
+  --model.statistic NAME     covariance or correlation
+  --model.given NAME         all rows, or positives for equal opportunity
+  --method NAME              {methods}
+
+FairRF:
+  --pretrain.epochs N        epochs without the penalty (1)
+  --lambda_update.beta X     how evenly lambda is spread over related features
+  --lambda_update.every_n_steps N    null keeps lambda fixed
+
+Training:
+  --trainer.max_epochs N     number of epochs (20)
+  --trainer.devices N, --trainer.accelerator NAME, --trainer.precision NAME
+  --trainer.logger NAME      csv, tensorboard, wandb or false (csv)
+  --trainer.callbacks+=NAME  {callbacks}
+  --checkpoint.monitor NAME  metric that chooses the checkpoint (val_objective)
+  --ckpt_path FILE           resume from a checkpoint
+  --config FILE              options from a file, such as a run's config.yaml
+  --seed_everything N        seed of everything (0)
+
+Example: {program} fit --data compas --trainer.callbacks+=early_stopping
+
+Every option:              {program} fit --help-all
+Options of a data set:     {program} fit --data.help adult
+Config without training:   {program} fit --data adult --print_config
+"""
+_EVALUATE = """\
+Usage: {program} {name} --ckpt_path FILE --data NAME [options]
+
+{about}
+
+  --ckpt_path FILE           checkpoint of a run; it knows its model and split
+  --config FILE              options from a file, such as a run's config.yaml
+{own}
+{data}
+Running:
+  --trainer.devices N, --trainer.accelerator NAME, --trainer.precision NAME
+
+Every option:              {program} {name} --help-all
+"""
+_ABOUT = {
+    "test": "Measure accuracy and gaps of a checkpoint on the test rows.",
+    "validate": "Measure accuracy and gaps of a checkpoint on the validation rows.",
+    "predict": "Write the probability and the decision of each test row to a CSV file.",
+}
+_OWN = {"predict": "  --predictions.path FILE    CSV file to write (predictions.csv)\n"}
+
+
+def training_help(name: str) -> str:
+    """Return the help of a command that trains or evaluates one model."""
+    callbacks = [one for one in preset_names("callbacks") if one not in _BUILT_IN]
+    data = _DATA.format(data=_fill(preset_names("datamodules")))
+    program = shell_command()
+    if name == "fit":
+        return _FIT.format(program=program, data=data, methods=_fill(METHODS), callbacks=_fill(callbacks))
+    return _EVALUATE.format(program=program, name=name, about=_ABOUT[name], data=data, own=_OWN.get(name, ""))
+
+
+def _fill(names: Iterable[str]) -> str:
+    """Return names with commas, in the second column of the help."""
+    return textwrap.fill(", ".join(names), 80 - 29).replace("\n", "\n" + " " * 29)

@@ -1,0 +1,264 @@
+"""The output of ``fit``, ``test``, ``validate`` and ``predict``: progress, results, notices, commands."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from lightning import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.trainer.states import TrainerFn
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
+
+from fairrf_lightning.callbacks.run_files import run_directory
+from fairrf_lightning.cli.tables import print_lines, print_table
+from fairrf_lightning.errors import diverged
+from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.notices import Stage, model_notices, penalty_uses, same_decision
+from fairrf_lightning.printed_command import shell_command
+
+# Lines of Lightning that say nothing about the run, and advertisements.
+_NOISE = (
+    "💡",
+    "Seed set to",
+    "GPU available: False",
+    "TPU available: False",
+    "HPU available: False",
+    "`Trainer.fit` stopped: `max_epochs",
+    "Restoring states from",
+    "Restored all states from",
+    "Loaded model weights from",
+)
+_LOGGERS = ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero", "fabric.utilities.seed")
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_NOISE)
+
+
+def quieten() -> None:
+    """Drop Lightning's advertisements and the warnings that are repeated among the notices."""
+    for name in _LOGGERS:
+        logger = logging.getLogger(f"lightning.{name}")
+        logger.removeFilter(_is_news)
+        logger.addFilter(_is_news)
+    repeated = ("lambda was never updated", "the penalty was never on", ".*is a vanilla model")
+    for message in (*repeated, "LightningCLI's args parameter"):
+        warnings.filterwarnings("ignore", message=message)
+
+
+class ProgressLine(ProgressBar):
+    """One line while a command runs, and one line of results when training ends; a pipe gets the latter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_enabled = True
+        self._bar: Progress | None = None
+        self._started = 0.0
+
+    def disable(self) -> None:
+        self._is_enabled = False
+
+    def enable(self) -> None:
+        self._is_enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._is_enabled and trainer.is_global_zero:
+            print_lines(*_describe_run(trainer, pl_module))
+        self._started = time.monotonic()
+        self._start(_epoch(trainer), self.total_train_batches * (trainer.max_epochs or -1))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        del outputs, batch, batch_idx
+        if self._bar is not None:
+            done = trainer.fit_loop.epoch_loop.batch_progress.total.completed
+            metrics = self._metrics(trainer, pl_module)
+            self._show(completed=done, description=_epoch(trainer), metrics=metrics)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._stop()
+        if self._is_enabled and trainer.is_global_zero:
+            seconds = timedelta(seconds=round(time.monotonic() - self._started))
+            metrics = self._metrics(trainer, pl_module)
+            print_lines(f"Trained {trainer.current_epoch} epochs in {seconds}. {metrics}".rstrip())
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del pl_module
+        self._start("testing", sum(trainer.num_test_batches))
+
+    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        self._show()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del pl_module
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self._start("validating", sum(trainer.num_val_batches))
+
+    def on_validation_batch_end(self, trainer: Trainer, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        if trainer.state.fn == TrainerFn.VALIDATING:
+            self._show()
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        del pl_module
+        self._start("predicting", sum(trainer.num_predict_batches))
+
+    def on_predict_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        del args, kwargs
+        self._show()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        del trainer, pl_module, exception
+        self._stop()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        del trainer, pl_module, stage
+        self._stop()
+
+    def _start(self, description: str, total: float) -> None:
+        self._stop()
+        console = Console()
+        if not (self._is_enabled and self.trainer.is_global_zero and console.is_terminal):
+            return
+        metrics = TextColumn("{task.fields[metrics]}", markup=False, table_column=Column(no_wrap=True))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TimeRemainingColumn(),
+            metrics,
+        )
+        self._bar = Progress(*columns, console=console, transient=True, expand=True)
+        self._bar.add_task(description, total=total if 0 < total < math.inf else None, metrics="")
+        self._bar.start()
+
+    def _show(self, **changes: Any) -> None:
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], **(changes or {"advance": 1}))
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _metrics(self, trainer: Trainer, pl_module: LightningModule) -> str:
+        """Return the metrics of the last validation, or those that another module shows."""
+        values = {
+            name: value for name, value in self.get_metrics(trainer, pl_module).items() if name != "v_num"
+        }
+        words = {
+            name: f"{name.removeprefix('val_')} {value:.3f}"
+            for name, value in values.items()
+            if isinstance(value, float)
+        }
+        start = "val: " if words and all(name.startswith("val_") for name in words) else ""
+        return start + " ".join(words.values() if start else (f"{name} {values[name]:.3f}" for name in words))
+
+
+def _epoch(trainer: Trainer) -> str:
+    of = f"/{trainer.max_epochs}" if (trainer.max_epochs or -1) > 0 else ""
+    return f"epoch {trainer.current_epoch + 1}{of}"
+
+
+def _describe_run(trainer: Trainer, module: LightningModule) -> Iterator[str]:
+    """Yield the sizes of the data and of the model."""
+    data: Any = getattr(trainer, "datamodule", None)
+    if hasattr(data, "split_sizes") and hasattr(data, "feature_names"):
+        train, val, test = (f"{data.split_sizes[part]:,}" for part in ("train", "val", "test"))
+        rows = f"{train} training, {val} validation and {test} test rows"
+        yield f"Data: {rows}; {len(data.feature_names)} inputs."
+    name = type(getattr(module, "backbone", module)).__name__
+    yield f"Model: {name} with {sum(one.numel() for one in module.parameters()):,} parameters."
+
+
+def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> None:
+    """Print the metrics of the last evaluation, on rank zero.
+
+    Raises:
+        DivergedError: If the predictions are not finite.
+    """
+    metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    if not math.isfinite(metrics.get(f"{stage}_loss", 0.0)):
+        raise diverged(f"{stage}_loss is {metrics[f'{stage}_loss']}")
+    if not trainer.is_global_zero or f"{stage}_acc" not in metrics:
+        return
+    if (sentence := same_decision(trainer, stage)) is not None:
+        print_lines(f"note: {sentence}")
+    names = {"acc": "accuracy"} | {gap.key: f"{gap.label:<8}{gap.name}" for gap in GAPS.values()}
+    rows = []
+    for key, name in names.items():
+        if (value := metrics.get(f"{stage}_{key}")) is not None:
+            low, high = metrics[f"{stage}_{key}_low"], metrics[f"{stage}_{key}_high"]
+            rows.append((name, value, "not estimable" if math.isnan(low) else f"{low:.3f} to {high:.3f}"))
+    title = "Test split" if stage == "test" else "Validation split"
+    print_table(rows, title=title, columns=["", "value", "95 % interval"], missing="nan")
+    print_lines(*_explanations(trainer, module, metrics, stage))
+
+
+def print_notices(
+    trainer: Trainer,
+    module: LightningModule,
+    stage: Stage,
+    *,
+    fitted: bool = False,
+    resumed_at: int | None = None,
+) -> list[str]:
+    """Print what the reader must know about the model, on rank zero; return the sentences."""
+    if not trainer.is_global_zero:
+        return []
+    notices = model_notices(trainer, module, stage, fitted=fitted, resumed_at=resumed_at)
+    print_lines(*(f"note: {sentence}" for sentence in notices))
+    return notices
+
+
+def print_next_commands(trainer: Trainer) -> None:
+    """Print the commands that usually follow ``fit``, on rank zero; nothing if the run left no files."""
+    folder, checkpoint = run_directory(trainer), trainer.ckpt_path
+    if not trainer.is_global_zero or folder is None or not checkpoint:
+        return
+    model = ("--config", folder / "config.yaml", "--ckpt_path", Path(checkpoint))
+    commands = [("report", folder), ("audit", *model), ("predict", *model)]
+    print_lines("Next:", *(f"  {shell_command(*command)}" for command in commands))
+
+
+def _explanations(
+    trainer: Trainer, module: LightningModule, metrics: dict[str, float], stage: str
+) -> Iterator[str]:
+    data: Any = getattr(trainer, "datamodule", None)
+    if f"{stage}_dp_gap" not in metrics:
+        yield "Gaps are not reported: the data do not say which group a row belongs to."
+    elif hasattr(data, "group_names"):
+        yield f"Groups: {', '.join(data.group_names)}. {_quarantine(trainer, data)}"
+    penalty: Any = getattr(module, "penalty", None)
+    describe: Any = getattr(module, "describe", None)
+    if describe is not None:
+        yield describe()
+    elif penalty is not None:
+        weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
+        shown = ", ".join(f"{name} {weight:.2f}" for name, weight in weights)
+        vanilla = any(use.is_vanilla for use in penalty_uses(trainer, module))
+        unused = "; the penalty was never on (vanilla)" if vanilla else ""
+        yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}{unused}" if penalty.eta else " (vanilla)")
+    if trainer.ckpt_path:
+        yield f"Checkpoint: {trainer.ckpt_path}"
+
+
+def _quarantine(trainer: Trainer, data: Any) -> str:
+    if trainer.ckpt_path and not data.is_restored:
+        return "The checkpoint does not say which columns it was trained on."
+    if data.sensitive in data.trained_columns:
+        return f"Trained with: {data.sensitive}."
+    if data.expose_sensitive:
+        return f"Trained with: {data.sensitive} in the penalty, not as an input."
+    absent = [data.sensitive, *(data.related if data.remove_related else ())]
+    return f"Trained without: {', '.join(absent)}."

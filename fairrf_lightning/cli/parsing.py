@@ -1,0 +1,362 @@
+"""A command from a typed function: options from its signature, help from its docstring."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+import jsonargparse
+import yaml
+
+from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.printed_command import shell_command
+
+if TYPE_CHECKING:
+    from fairrf_lightning.datamodules.base import TabularDataModule
+    from fairrf_lightning.load import Run
+
+_LISTS = (list, tuple, Sequence)
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """``--data NAME`` and ``--data.*`` of a command: annotate a parameter by this class.
+
+    Args:
+        class_path: Import path of the data module.
+        init_args: Its options that were given or have a default.
+        args: The arguments as they were typed, to print another command on the same data.
+    """
+
+    class_path: str
+    init_args: dict[str, Any]
+    args: tuple[str, ...] = ()
+
+    def make(self, **changed: Any) -> TabularDataModule:
+        """Return the data module; ``changed`` overrides options, for example ``seed=3``."""
+        made: TabularDataModule = self.maker(**changed)()
+        return made
+
+    def maker(self, **changed: Any) -> partial[TabularDataModule]:
+        """Return a callable that makes the data module; it can be sent to other processes."""
+        from fairrf_lightning.class_paths import import_class  # noqa: PLC0415 - needs torch
+        from fairrf_lightning.methods import KSMOTE  # noqa: PLC0415
+
+        options = self.init_args | changed
+        if isinstance(options.get("ksmote"), dict):
+            options["ksmote"] = KSMOTE(**options["ksmote"])
+        return partial(import_class(self.class_path), **options)
+
+
+@dataclass(frozen=True)
+class DataOverrides:
+    """``--data.*`` of a command on a checkpoint: options of the data that differ from those in training.
+
+    Args:
+        options: The options.
+        name: ``--data NAME``, which is not needed but checked.
+    """
+
+    options: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def load(self, path: Path, trust: Collection[str] = ()) -> Run:
+        """Return the run of a checkpoint or folder.
+
+        Raises:
+            InputError: If it cannot be loaded, or is of other data than ``name``.
+        """
+        from fairrf_lightning import datamodules  # noqa: PLC0415 - imports torch
+        from fairrf_lightning.load import load_run  # noqa: PLC0415
+
+        run = load_run(path, data_options=self.options, trust=trust)
+        known = {kind.name: kind for kind in vars(datamodules).values() if hasattr(kind, "name")}
+        if self.name in known and not isinstance(run.data, known[self.name]):
+            raise InputError(
+                f"{path}: this checkpoint was trained on {type(run.data).__name__}, not on "
+                f"{known[self.name].__name__}."
+            )
+        return run
+
+
+_DATA_KINDS = (DataOptions, DataOverrides)
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    name: str
+    kind: Any  # its annotation
+    default: Any
+    help: str
+
+    @property
+    def is_positional(self) -> bool:
+        return self.default is inspect.Parameter.empty and self.kind not in _DATA_KINDS
+
+    @property
+    def is_list(self) -> bool:
+        return any(get_origin(kind) in _LISTS or kind in _LISTS for kind in self._kinds)
+
+    @property
+    def is_numeric(self) -> bool:
+        return any({int, float} & set(get_args(kind)) for kind in self._kinds)
+
+    @property
+    def is_flag(self) -> bool:
+        return bool in self._kinds
+
+    @property
+    def _kinds(self) -> tuple[Any, ...]:
+        return get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else (self.kind,)
+
+    @property
+    def label(self) -> str:
+        """How the help shows it."""
+        if self.is_positional:
+            return self.name
+        option = f"--{self.name}"
+        if self.is_flag:
+            return option
+        if self.kind is DataOverrides:
+            return f"{option}.OPTION VALUE"
+        return f"{option} {'NAME' if self.kind is DataOptions else self._values}"
+
+    @property
+    def _values(self) -> str:
+        if self.is_list:
+            return "A,B,..."
+        kinds = [kind for kind in self._kinds if kind is not NoneType]
+        if get_origin(kinds[0]) is Literal:
+            return "|".join(map(str, get_args(kinds[0])))
+        names = {int: "N", float: "X", Path: "PATH"}
+        return next((names[kind] for kind in kinds if kind in names), "TEXT")
+
+
+def call(
+    function: Callable[..., Any], args: Sequence[str], name: str, *, aliases: dict[str, str] | None = None
+) -> Any:
+    """Parse the arguments of a command and call its function.
+
+    Parameters without a default are positional (and may be given as options); the others are options.
+    A list is written ``a,b`` or ``[a,b]``, a flag ``--flag`` or ``--flag false``, and ``--two-words`` is
+    ``--two_words``. A parameter annotated by :class:`DataOptions` is ``--data NAME`` and ``--data.*``, one
+    annotated by :class:`DataOverrides` is ``--data.*`` of a checkpoint.
+
+    Args:
+        function: A function with annotated parameters and a Google docstring.
+        args: The arguments behind the name of the command.
+        name: Name of the command.
+        aliases: Earlier names of options, by parameter: ``{"ckpt_path": "checkpoint"}``.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        InputError: If an option is unknown, missing or of the wrong type.
+    """
+    parameters = {one.name: one for one in _parameters(function)}
+    if {"--help", "-h"} & set(args):
+        sys.stdout.write(help_text(function, name))
+        raise SystemExit(0)
+    given = _Given(parameters, name, aliases or {})
+    given.read(list(args))
+    for one in parameters.values():
+        if one.is_positional and one.name not in given.names:
+            raise InputError(f"{name} needs {one.name}: {one.help}\nSee: {shell_command(name, '--help')}")
+    parser = _parser(parameters.values(), name)
+    try:
+        options = parser.parse_args(given.args)
+    except (jsonargparse.ArgumentError, TypeError, ValueError) as error:
+        raise InputError(_explained(error, parameters)) from error
+    return function(**{key: _value(one, options, given) for key, one in parameters.items()})
+
+
+class _Given:
+    """Arguments of a command, rewritten as ``--name=value``."""
+
+    def __init__(self, parameters: dict[str, _Parameter], command: str, aliases: dict[str, str]) -> None:
+        self._parameters, self._aliases = parameters, aliases
+        self._positional = [one.name for one in parameters.values() if one.is_positional]
+        self._data = next((one for one in parameters.values() if one.kind in _DATA_KINDS), None)
+        self.command = command
+        self.args: list[str] = []
+        self.data_args: list[str] = []
+        self.names: set[str] = set()
+
+    def read(self, args: list[str]) -> None:
+        """Read all arguments."""
+        bare: list[str] = []
+        while args:
+            arg = args.pop(0)
+            if not arg.startswith("--"):
+                bare.append(arg)
+                continue
+            key, equals, value = arg.partition("=")
+            name = key.removeprefix("--").replace("-", "_")
+            name = self._aliases.get(name, name)
+            if name == "ckpt_path" and name not in self._parameters and self._positional:
+                name = self._positional[0]  # the earlier spelling
+            if self._data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == self._data.name):
+                self.names.add(self._data.name)
+                self.data_args += [arg] if equals or not args else [arg, args.pop(0)]
+            elif name in self._parameters:
+                self._add(name, [value] if equals else self._values(name, args, len(bare)))
+            else:
+                self._refuse(key)
+        missing = [name for name in self._positional if name not in self.names]
+        for name, value in zip(missing, bare, strict=False):
+            self._add(name, [value])
+        if self._data and self._data.kind is DataOptions:
+            self.args += self.data_args
+        if len(bare) > len(missing):
+            raise InputError(f"{self.command}: unexpected argument {bare[len(missing)]!r}.")
+
+    def overrides(self) -> DataOverrides:
+        """Return the options of the data that were given."""
+        pairs = iter([part for arg in self.data_args for part in arg.split("=", 1)])
+        options = {key: next(pairs, "") for key in pairs}
+        name = options.pop(f"--{self._data.name}", "") if self._data else ""
+        return DataOverrides(
+            {key.partition(".")[2]: yaml.safe_load(value) for key, value in options.items()}, name
+        )
+
+    def _values(self, name: str, args: list[str], seen: int) -> list[str]:
+        """Take the values of an option from the front of the arguments."""
+        one = self._parameters[name]
+        if not args or args[0].startswith("--") or (one.is_flag and args[0].lower() not in ("true", "false")):
+            if one.is_flag:
+                return ["true"]
+            raise InputError(f"--{name}: expected a value.")
+        taken = [args.pop(0)]
+        # `--drop a b`: more words than there are positional arguments belong to the list.
+        while one.is_list and args and not args[0].startswith("--"):
+            if seen + sum(not arg.startswith("--") for arg in args) <= len(self._positional):
+                break
+            taken.append(args.pop(0))
+        return taken
+
+    def _add(self, name: str, values: list[str]) -> None:
+        one = self._parameters[name]
+        text = values[0]
+        if one.is_list and not (len(values) == 1 and text in ("null", "None")):
+            text = json.dumps([item for value in values for item in _items(value)], ensure_ascii=False)
+            if one.is_numeric:
+                text = text.replace('"', "")
+        self.names.add(name)
+        self.args.append(f"--{name}={text}")
+
+    def _refuse(self, key: str) -> None:
+        known = [one.name for one in self._parameters.values() if not one.is_positional]
+        raise InputError(f"{self.command} {key}: no such option; {did_you_mean(key[2:], known)}")
+
+
+def _items(text: str) -> list[str]:
+    """Return the parts of a list that is written ``a,b`` or ``[a,b]``.
+
+    >>> _items("age, housing"), _items("[a,'b, c']"), _items("")
+    (['age', 'housing'], ['a', 'b, c'], [])
+    """
+    if text.startswith("[") and text.endswith("]"):
+        try:
+            return [str(item) for item in yaml.load(text, Loader=yaml.BaseLoader)]  # noqa: S506 - strings only
+        except yaml.YAMLError:
+            text = text[1:-1]
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _parser(parameters: Any, name: str) -> jsonargparse.ArgumentParser:
+    parser = jsonargparse.ArgumentParser(prog=name, exit_on_error=False, add_help=False)
+    if any(one.kind is DataOptions for one in parameters):
+        from fairrf_lightning.cli.short_names import ShortNameParser  # noqa: PLC0415 - imports torch
+
+        parser = ShortNameParser(prog=name, exit_on_error=False)
+    for one in parameters:
+        if one.kind is DataOptions:
+            from fairrf_lightning.datamodules.base import TabularDataModule  # noqa: PLC0415
+
+            parser.add_subclass_arguments(TabularDataModule, one.name, required=False)
+        elif one.kind is not DataOverrides:
+            default = None if one.is_positional else one.default
+            parser.add_argument(f"--{one.name}", type=one.kind, default=default)
+    return parser
+
+
+def _value(one: _Parameter, options: jsonargparse.Namespace, given: _Given) -> Any:
+    if one.kind is DataOverrides:
+        return given.overrides()
+    value = options[one.name]
+    if one.kind is not DataOptions:
+        return value
+    if value is None:
+        raise InputError(f"{given.command}: no data: name a data set, for example --data adult.")
+    spec = value.as_dict()
+    return DataOptions(spec["class_path"], dict(spec.get("init_args") or {}), tuple(given.data_args))
+
+
+def _explained(error: Exception, parameters: dict[str, _Parameter]) -> str:
+    message = explain(error)
+    return f"--{message}" if re.split(r"[:. ]", message)[0] in parameters else message
+
+
+def _parameters(function: Callable[..., Any]) -> list[_Parameter]:
+    hints = get_type_hints(function)
+    helps = {one.arg_name: " ".join((one.description or "").split()) for one in _doc(function).params}
+    return [
+        _Parameter(name, hints[name], one.default, helps.get(name, ""))
+        for name, one in inspect.signature(function).parameters.items()
+    ]
+
+
+def _doc(function: Callable[..., Any]) -> docstring_parser.Docstring:
+    return docstring_parser.parse(function.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
+
+
+def help_text(function: Callable[..., Any], name: str) -> str:
+    """Return the help of a command, 80 columns wide."""
+    doc, parameters = _doc(function), _parameters(function)
+    positional = [one for one in parameters if one.is_positional]
+    options = [one for one in parameters if not one.is_positional]
+    parts = [f"Usage: {shell_command(name, *(one.name for one in positional))}{' [options]' * bool(options)}"]
+    parts += [_wrap(_plain(text)) for text in (doc.short_description, doc.long_description) if text]
+    for title, group in (("Arguments", positional), ("Options", options)):
+        if group:
+            parts.append("\n".join([f"{title}:", *(two_columns(one.label, _describe(one)) for one in group)]))
+    parts += [f"Examples:\n{textwrap.indent(one.description or '', '  ')}" for one in doc.examples]
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe(one: _Parameter) -> str:
+    if one.kind is DataOptions:
+        return f"{one.help} Its options are --{one.name}.OPTION; list them by --{one.name}.help NAME.".strip()
+    text = _plain(one.help)
+    if one.default in (inspect.Parameter.empty, None, "", False, (), []) or "default" in text:
+        return text
+    default = ",".join(map(str, one.default)) if isinstance(one.default, list | tuple) else one.default
+    return f"{text} Default: {str(default).lower() if one.is_flag else default}."
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"``(.+?)``", r"\1", text)
+
+
+def _wrap(text: str) -> str:
+    return "\n\n".join(textwrap.fill(" ".join(part.split()), 80) for part in text.split("\n\n"))
+
+
+def two_columns(label: str, text: str, width: int = 22) -> str:
+    """Return a line of help: the label, then the text in a second column, 80 columns wide."""
+    lines = textwrap.wrap(text, 80 - width - 2) or [""]
+    first = f"  {label}"
+    start = [f"{first:<{width}}  {lines.pop(0)}"] if len(first) <= width else [first]
+    return "\n".join([*start, *(" " * (width + 2) + line for line in lines)]).rstrip()

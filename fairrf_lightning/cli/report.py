@@ -1,0 +1,179 @@
+"""The commands ``report`` and ``dashboard``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from rich.console import Console
+
+from fairrf_lightning.audit.command import count_rows
+from fairrf_lightning.audit.result import audit
+from fairrf_lightning.checkpoints import weights_digest
+from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.errors import DivergedError, InputError
+from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
+from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run, read_checkpoint
+from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.quiet import quiet_lightning
+from fairrf_lightning.report.facts import CertificateFacts, Dependence, Facts, Front
+from fairrf_lightning.report.page import write_report
+from fairrf_lightning.report.run import RunAudit, check_finite, run_facts
+from fairrf_lightning.report.sources import audit_facts, certificate_facts, grid_facts, read_audit
+
+
+def report(
+    folder: Path,
+    *,
+    against: Path | None = None,
+    groups: Sequence[str] = (),
+    grid: Path | None = None,
+    certificate: Path | None = None,
+    out: Path | None = None,
+) -> None:
+    """Write report.html and model_card.md for a run, a grid or an audit.
+
+    Args:
+        folder: Folder of a run, such as lightning_logs/version_0, of a grid or of an audit.
+        against: Folder of another run with the same data and seed, to compare with.
+        groups: Sensitive columns, such as race,sex. By default the sensitive attribute of the data.
+        grid: Folder of a grid whose settings are drawn around the run.
+        certificate: File written by certify --output. By default certificate.json in the folder.
+        out: Folder to write to. By default the folder itself.
+    """
+    given = {"against": against, "groups": groups, "grid": grid, "certificate": certificate}
+    is_grid = (folder / "results.csv").is_file()
+    is_run = (folder / "config.yaml").is_file() and not is_grid
+    for name, value in given.items():
+        if value and folder.is_dir() and not is_run:
+            raise InputError(f"--{name} needs the folder of a run, which {folder} is not.")
+    if is_grid:
+        facts = grid_facts(_results(folder))
+    elif (folder / "audit.json").is_file() and not is_run:
+        facts = audit_facts(read_audit(folder / "audit.json"))
+    else:
+        facts = _run(RunFolder(folder), against, groups, grid, certificate)
+    files = write_report(facts, out or folder)
+    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
+
+
+def dashboard(
+    entity: str | None = None, project: str = "lightning_logs", name: str = "Fairness", *, json: bool = False
+) -> None:
+    """Save a W&B workspace that shows the runs of a project.
+
+    Args:
+        entity: User or team that owns the project. By default your own.
+        project: Project of the runs, as given to the logger.
+        name: Name of the workspace.
+        json: Only print the definition, which needs no account and no network.
+    """
+    try:
+        from fairrf_lightning.tracking.dashboard import (  # noqa: PLC0415 - optional packages
+            fairness_workspace,
+            save_workspace,
+            workspace_json,
+        )
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"dashboard needs the package {error.name}; run: {install_command('wandb')}"
+        ) from error
+    if json:
+        sys.stdout.write(workspace_json(fairness_workspace(entity or "", project, name)) + "\n")
+    else:
+        sys.stdout.write(f"{save_workspace(entity, project, name)}\n")
+
+
+def _run(
+    run: RunFolder,
+    against: Path | None,
+    groups: Sequence[str],
+    grid: Path | None,
+    certificate: Path | None,
+) -> Facts:
+    check_finite(run)
+    other = None if against is None else RunFolder(against)
+    front = None if grid is None else _front(grid)
+    return run_facts(
+        run,
+        _evaluated(run, other, groups),
+        against=other,
+        front=front,
+        certificate=_certificate(run, certificate),
+    )
+
+
+def _evaluated(run: RunFolder, against: RunFolder | None, groups: Sequence[str]) -> RunAudit:
+    """Evaluate the run's checkpoint on its test rows, and that of another run on the same rows."""
+    try:
+        rows = _evaluate(run, groups)
+    except DivergedError:  # there is nothing to report
+        raise
+    except (InputError, MisconfigurationException, ArgumentError, OSError, ValueError) as error:
+        if against is not None or groups:
+            raise
+        return RunAudit(reason=f"The checkpoint could not be evaluated again: {explain(error)}")
+    others = None if against is None else _evaluate(against, groups)
+    if others is not None and not np.array_equal(rows.rows.numpy(), others.rows.numpy()):
+        raise InputError(
+            f"--against {against.path if against else ''}: the test rows of the two runs differ; train both "
+            "with the same data and seed."
+        )
+    models = [rows] if others is None else [rows, others]
+    probabilities = np.stack([of.probabilities.numpy() for of in models])
+    cells = count_rows(rows.target.numpy(), probabilities, rows.attributes)
+    source: dict[str, Any] = {"kind": "checkpoint", "path": rows.checkpoint, "data": rows.data_name}
+    source |= {"split": rows.split, "against": None if others is None else others.checkpoint}
+    result = audit(cells, [str(name) for name in rows.attributes], source=source, compared=rows.compared)
+    values = [_penalties(of) for of in models]
+    dependences = [
+        Dependence(name, value, values[1].get(name) if len(values) > 1 else None)
+        for name, value in values[0].items()
+    ]
+    return RunAudit(result, dependences)
+
+
+def _evaluate(run: RunFolder, groups: Sequence[str]) -> EvaluatedRows:
+    with quiet_lightning():
+        return evaluate(load_run(run.path), attributes=groups)
+
+
+@torch.no_grad()
+def _penalties(rows: EvaluatedRows) -> dict[str, float]:
+    """Return the penalty R of each related feature on the evaluated rows."""
+    penalty = rows.run.module.penalty
+    values = penalty.penalties(penalty.moments(rows.probabilities, rows.related_matrix, rows.target))
+    return dict(zip(penalty.feature_names, values.tolist(), strict=True))
+
+
+def _certificate(run: RunFolder, named: Path | None) -> CertificateFacts | None:
+    path = named or run.path / "certificate.json"
+    if named is None and not path.is_file():
+        return None
+    checkpoint = run.best_checkpoint
+    weights = "" if checkpoint is None else weights_digest(read_checkpoint(checkpoint)["state_dict"])
+    return certificate_facts(path, weights, str(checkpoint))
+
+
+def _results(folder: Path) -> pd.DataFrame:
+    results = ResultsFile(folder / "results.csv").frame
+    if len(set(results["data"])) > 1:
+        raise InputError(f"{folder}: its results are of several data sets; reproduce writes their report.")
+    check_one_experiment(results, folder)
+    return results
+
+
+def _front(folder: Path) -> Front:
+    if not (folder / "results.csv").is_file():
+        raise InputError(f"--grid {folder}: no results.csv in it; grid writes one.")
+    fronts = grid_facts(_results(folder)).fronts
+    if not fronts:
+        raise InputError(f"--grid {folder}: its data have no groups, so there are no gaps to draw.")
+    return fronts[0]

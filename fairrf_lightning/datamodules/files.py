@@ -1,0 +1,339 @@
+"""Read a CSV or Parquet file as it is: no type is guessed and no row is lost."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import hashlib
+import io
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+from lightning.pytorch.utilities import rank_zero_info
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.printed_command import shell_command
+
+if sys.platform != "win32":
+    import resource
+
+_BLOCK_BYTES = 1 << 24  # the longest line that can be read
+_LARGE_BYTES = 1 << 28
+_MEMORY_PER_BYTE = 5  # at least, see benchmarks/csv_memory.py; each category takes more
+_MAX_GZIP_RATIO = 1032
+_PARQUET_MAGIC = b"PAR1"
+_GZIP_MAGIC = b"\x1f\x8b"
+_EXCEL_MAGIC = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+
+Progress = Callable[[int, int], None]  # bytes read, bytes of the file
+
+
+class RawTable(NamedTuple):
+    """A table as read; ``typed`` if its text columns hold text, which those of a CSV file may not."""
+
+    table: pa.Table
+    typed: bool
+    checksum: str
+
+
+def read_file(path: Path, encoding: str | None = None, delimiter: str = ",") -> RawTable:
+    """Read a CSV file, which may be compressed by gzip, or a Parquet file."""
+    with _readable(path):
+        announce_large(path, encoding, delimiter)
+        checksum = hashlib.sha256()
+        with path.open("rb") as file:
+            typed = file.read(4) == _PARQUET_MAGIC
+            file.seek(0)
+            while block := file.read(1 << 20):
+                checksum.update(block)
+    table = _read_parquet(path) if typed else _read_csv(path, encoding, delimiter)
+    return RawTable(table, typed, checksum.hexdigest())
+
+
+def _read_csv(path: Path, encoding: str | None, delimiter: str) -> pa.Table:
+    return pa.concat_tables(CsvFile(path, encoding, delimiter).blocks())
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    try:
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is a damaged Parquet file: {first_line(error)}") from error
+    check_names(path, table.column_names)
+    if not table.num_rows:
+        raise _no_rows(path, table.num_columns)
+    return table
+
+
+class CsvFile:
+    """The cells of a CSV file as text, in blocks of rows.
+
+    Args:
+        path: The file, which may be compressed by gzip.
+        encoding: Its encoding; by default UTF-8, with or without byte order mark.
+        delimiter: Separator of the cells.
+
+    Raises:
+        InputError: If it is not a CSV file, or its first line does not name the columns.
+    """
+
+    def __init__(self, path: Path, encoding: str | None = None, delimiter: str = ",") -> None:
+        if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
+            raise InputError(f"delimiter must be one ASCII character such as ',' or ';', not {delimiter!r}")
+        self.path, self.encoding = path, encoding
+        with self._open() as file:
+            lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            try:
+                self._header = next(csv.reader(lines, delimiter=delimiter), [])
+            except csv.Error as error:
+                raise InputError(f"{path}: the line of column names cannot be read: {error}") from error
+            if not self._header and not any(line.strip() for line in lines):
+                raise InputError(f"{path} is empty: expected a line of column names and a line for each row")
+        self._options = (
+            arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+            arrow_csv.ParseOptions(
+                delimiter=delimiter,
+                newlines_in_values=True,
+                # In a file of one column an empty line is a missing value.
+                ignore_empty_lines=len(self._header) > 1,
+            ),
+            arrow_csv.ConvertOptions(column_types=dict.fromkeys(self._header, pa.string())),
+        )
+        with self._open() as file, self._explained():
+            names = arrow_csv.open_csv(pa.PythonFile(file, "r"), *self._options).schema.names
+        self.names = self._clean(names, delimiter)
+
+    def blocks(self, progress: Progress | None = None) -> Iterator[pa.Table]:
+        """Yield the columns that have a name, some rows at a time; call ``progress`` in between."""
+        rows = 0
+        with self._open(progress) as file, self._explained():
+            for batch in arrow_csv.open_csv(pa.PythonFile(file, "r"), *self._options):
+                rows += batch.num_rows
+                table = pa.Table.from_batches([batch]).select(list(self.names))
+                yield table.rename_columns(list(self.names.values()))
+        if not rows:
+            raise _no_rows(self.path, len(self.names))
+
+    def _clean(self, names: list[str], delimiter: str) -> dict[int, str]:
+        """Return number and name, without outer blanks, of each column that has a name."""
+        named = {number: name.strip() for number, name in enumerate(names) if name.strip()}
+        if unnamed := len(names) - len(named):
+            rank_zero_info(f"Data: {unnamed} column(s) of {self.path} have no name and are left out.")
+        check_names(self.path, list(named.values()))
+        if len(named) == 1 and (hint := _other_delimiter(list(named.values()), delimiter)):
+            raise InputError(f"{self.path} has one column only{hint}")
+        return named
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except pa.ArrowException as error:
+            hint = _other_delimiter(self._header)
+            raise InputError(f"{self.path}: {first_line(error)}{hint}") from error
+
+    @contextmanager
+    def _open(self, progress: Progress | None = None) -> Iterator[IO[bytes]]:
+        with _readable(self.path), self.path.open("rb") as raw:
+            start = raw.read(4)
+            raw.seek(0)
+            if start == _PARQUET_MAGIC:
+                raise InputError(f"{self.path} is a Parquet file already: give its directory as path.")
+            if start in _EXCEL_MAGIC:
+                raise InputError(
+                    f"{self.path} is an Excel workbook or another archive, not a CSV file. "
+                    "Save the sheet as CSV (UTF-8) and give that file."
+                )
+            content: IO[bytes] = gzip.open(raw) if start.startswith(_GZIP_MAGIC) else raw  # type: ignore[assignment]  # noqa: SIM115
+            try:
+                with io.BufferedReader(_Utf8(self.path, content, raw, self.encoding, progress)) as file:
+                    yield file
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise InputError(f"{self.path} is a damaged gzip file: {error}") from error
+
+
+class _Utf8(io.RawIOBase):
+    """A text file in UTF-8, whatever its encoding; checks its characters on the way.
+
+    Args:
+        path: The file, for messages.
+        content: Its bytes, unpacked.
+        raw: The file as it is on disk, for its position.
+        encoding: Its encoding.
+        progress: Called with the position in the file on disk and its size.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        content: IO[bytes],
+        raw: IO[bytes],
+        encoding: str | None,
+        progress: Progress | None,
+    ) -> None:
+        self._path, self._content, self._raw, self._encoding = path, content, raw, encoding
+        self._progress, self._size = progress, path.stat().st_size
+        self._start: bytes | None = None
+        try:
+            self._decoder = codecs.getincrementaldecoder(encoding or "utf-8-sig")()
+        except LookupError:
+            raise InputError(
+                f"encoding: '{encoding}' is not known; common ones: utf-8, cp1252, utf-16"
+            ) from None
+        self._pending = b""
+        self._lines = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._pending:
+            chunk = self._content.read(1 << 20)
+            self._pending = self._decode(chunk).encode()
+            if self._progress is not None:
+                self._progress(self._raw.tell(), self._size)
+            if not chunk:
+                break
+        taken, self._pending = self._pending[: len(buffer)], self._pending[len(buffer) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+    def _decode(self, chunk: bytes) -> str:
+        first, self._start = self._start is None, self._start or chunk[:2]
+        try:
+            text = self._decoder.decode(chunk, final=not chunk)
+        except UnicodeError as error:
+            hint = "utf-16" if self._start in (b"\xff\xfe", b"\xfe\xff") else "cp1252 (Windows)"
+            raise InputError(
+                f"{self._path} is not encoded in {self._encoding or 'utf-8'} ({error}); say by the option "
+                f"encoding what it is in, for example {hint}"
+            ) from None
+        if (position := text.find("\0")) >= 0:
+            line = self._lines + text.count("\n", 0, position) + 1
+            raise InputError(
+                f"{self._path} has a NUL character in line {line}: the file is damaged, no text, or in "
+                "another encoding (option encoding, for example utf-16)"
+            )
+        self._lines += text.count("\n")
+        return text.removeprefix("\ufeff") if first else text
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"path: {path} cannot be read: {error.strerror or error}") from error
+
+
+def check_names(path: Path, names: list[str]) -> None:
+    """Raise if a table has two columns of one name."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{path} has more than one column '{twice[0]}': rename or remove all but one")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error of pyarrow."""
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def _no_rows(path: Path, num_columns: int) -> InputError:
+    return InputError(f"{path} has {num_columns} columns, but no rows")
+
+
+def _other_delimiter(header: list[str], used: str = "") -> str:
+    found = [mark for mark in (";", "\t", "|", ",") if mark != used and any(mark in name for name in header)]
+    return f"; are its columns separated by {found[0]!r}? Then set the option delimiter" if found else ""
+
+
+def announce_large(path: Path, encoding: str | None = None, delimiter: str = ",") -> None:
+    """Print what reading a large CSV file takes, and the command that converts it to be streamed instead.
+
+    Raises:
+        InputError: If less memory is available than that.
+    """
+    size = csv_bytes(path)
+    if size < _LARGE_BYTES:
+        return
+    needed, available = _MEMORY_PER_BYTE * size, available_memory()
+    options = ([] if encoding is None else ["--encoding", encoding]) + (
+        [] if delimiter == "," else ["--delimiter", delimiter]
+    )
+    advice = shell_command("to_parquet", path, f"{path.name.partition('.')[0]}_parquet", *options)
+    if available is not None and available < needed:
+        raise InputError(
+            f"{path}: {_gigabytes(size)} of CSV take {_gigabytes(needed)} of memory or more; "
+            f"{_gigabytes(available)} are available.\n"
+            f"Convert it once to a directory of Parquet files, which is streamed: {advice}\n"
+            "Then give that directory as path."
+        )
+    rank_zero_info(
+        f"Data: reading {path}: {_gigabytes(size)} of CSV, which takes some minutes and "
+        f"{_gigabytes(needed)} of memory or more. To have it streamed instead, convert it once: {advice}"
+    )
+
+
+def csv_bytes(path: Path) -> int:
+    """Return the size of a CSV file when unpacked; 0 for a Parquet file, which is compact."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(4)
+        if start == _PARQUET_MAGIC:
+            return 0
+        if not start.startswith(_GZIP_MAGIC) or size < 8:
+            return size
+        file.seek(-4, 2)  # the unpacked size, modulo 4 GiB
+        unpacked = int.from_bytes(file.read(4), "little")
+        return max(size, unpacked) if unpacked <= size * _MAX_GZIP_RATIO else size  # else it is damaged
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process may still take; ``None`` if the system does not say."""
+    limits = [limit for limit in (_free_memory(), _control_group(), _address_space()) if limit is not None]
+    return min(limits, default=None)
+
+
+def _free_memory() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def _control_group() -> int | None:
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (
+            (folder / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
+        )
+        return max(0, int(limit) - int(used))
+    except (OSError, ValueError):  # "max": no limit
+        return None
+
+
+def _address_space() -> int | None:
+    if sys.platform == "win32":
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        used = 0
+    return max(0, limit - used)
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"

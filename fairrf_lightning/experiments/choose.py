@@ -1,0 +1,301 @@
+"""Choosing a setting: means over seeds, eligibility, the choice within an accuracy budget, the Pareto front.
+
+With rare labels a large eta ends in a model that makes the same decision for everyone. Its gaps are 0 and
+its accuracy is within any budget, so accuracy alone cannot exclude it. A model whose kept epoch is one of
+pretraining is a vanilla model, whatever its eta. Neither is eligible.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import pandas as pd
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, setting_name
+from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION, has_collapsed, is_constant
+from fairrf_lightning.notices import NEVER_ON
+
+# "without S", "with S", or the name of a column to minimise.
+ChoiceRule: TypeAlias = str
+
+ACCURACY = "val_acc"
+BALANCED = "val_balanced_acc"
+SHARE = "val_positive_share"
+STEPS = "method_steps"
+# Numbers of a setting's models: all, with the same decision for every validation row, and without a single
+# step of penalty or adversary.
+MODELS, CONSTANT, IDLE = "models", "constant_models", "idle_models"
+_GAPS = ["val_eo_gap", "val_dp_gap"]
+_MAX_NAMED = 5
+
+
+def summarise(results: pd.DataFrame) -> pd.DataFrame:
+    """Return mean and standard deviation over seeds of each setting's metrics.
+
+    Settings that differ in any option are different settings.
+
+    Returns:
+        One row per setting: its options, ``<metric>``, ``<metric>_std``, and the numbers of ``models``, of
+        ``constant_models``, which make the same decision for every validation row, and of
+        ``idle_models``, in which neither penalty nor adversary had a step.
+    """
+    metrics = [name for name in results.columns if name.startswith(("val_", "test_", "lambda/"))]
+    if missing := [name for name in (*SETTING_COLUMNS, ACCURACY, SHARE, STEPS) if name not in results]:
+        raise InputError(
+            f"the results have no column {missing[0]}: an earlier version wrote them; train them again."
+        )
+    idle = (results[STEPS] == 0) & ((results["eta"] > 0) | (results["adversary_lr"] > 0))
+    flags = {CONSTANT: results[SHARE].map(is_constant), IDLE: idle}
+    grouped = results.assign(**flags).groupby(SETTING_COLUMNS, sort=False, dropna=False)
+    counts = {MODELS: grouped.size(), **{name: grouped[name].sum() for name in flags}}
+    spread = grouped[metrics].std(ddof=1).add_suffix("_std")
+    return (
+        grouped[metrics].mean().assign(**counts).join(spread).copy().reset_index()
+    )  # a copy: not fragmented
+
+
+class Eligible(NamedTuple):
+    """The settings that may be chosen.
+
+    Args:
+        settings: Those within the accuracy budget that are not rejected.
+        rejected: Why others within the budget were rejected, by their index.
+    """
+
+    settings: pd.DataFrame
+    rejected: dict[Any, str]
+
+
+def reference(summary: pd.DataFrame) -> pd.Series | None:
+    """Return the vanilla setting to compare others with, or ``None``.
+
+    It is the most accurate one on validation; one with a constant model only if all have one.
+    """
+    vanilla = summary[is_vanilla(summary)]
+    if vanilla.empty:
+        return None
+    sound = vanilla[vanilla[CONSTANT] == 0]
+    candidates = vanilla if sound.empty else sound
+    return candidates.sort_values(ACCURACY, kind="stable").iloc[-1]
+
+
+def eligible(summary: pd.DataFrame, vanilla: pd.Series | None, max_accuracy_loss: float) -> Eligible:
+    """Return the settings that may be chosen.
+
+    Args:
+        summary: One row per setting, from :func:`summarise` or with the same columns.
+        vanilla: The row of the vanilla setting, which is always eligible itself. Without it there is no
+            budget, and a collapse is recognised by constant models only.
+        max_accuracy_loss: Maximum loss of mean validation accuracy against the vanilla setting.
+    """
+    lowest = -math.inf if vanilla is None else vanilla[ACCURACY] - max_accuracy_loss
+    affordable = summary[summary[ACCURACY] >= lowest]
+    reasons = {index: _reason_against(row, vanilla) for index, row in affordable.iterrows()}
+    name = None if vanilla is None else vanilla.name
+    rejected = {index: reason for index, reason in reasons.items() if reason and index != name}
+    return Eligible(affordable.drop(index=list(rejected)), rejected)
+
+
+def _reason_against(row: pd.Series, vanilla: pd.Series | None) -> str:
+    if row[IDLE]:
+        what = NEVER_ON if row["eta"] else "the adversary never stepped"
+        return f"{row[IDLE]:g} of {row[MODELS]:g} models are vanilla ones: {what} before the kept epoch ended"
+    if row[CONSTANT]:
+        return f"{row[CONSTANT]:g} of {row[MODELS]:g} models give everyone the same decision"
+    if vanilla is None or not has_collapsed(row[BALANCED], row[SHARE], vanilla[BALANCED], vanilla[SHARE]):
+        return ""
+    return f"{_decisions(row)}; the vanilla model has {_decisions(vanilla)}"
+
+
+def _decisions(row: pd.Series) -> str:
+    return f"balanced accuracy {row[BALANCED]:.3f} and {100 * row[SHARE]:.1f} % positive decisions"
+
+
+def preferred(settings: pd.DataFrame, rule: ChoiceRule) -> pd.Series | None:
+    """Return the row that the rule prefers; ``None`` if there is no row, or the rule's metric is unknown.
+
+    Args:
+        settings: One row per setting, usually the eligible ones.
+        rule: ``"without S"``: the strongest penalty, that is the largest eta; among equals the smallest
+            mean penalty, or without any penalty the highest validation accuracy. ``"with S"``, as in the
+            paper: the smallest sum of dEO and dDP on validation. Otherwise the column to minimise;
+            among equals the highest validation accuracy.
+    """
+    if rule == "without S":
+        first, second = -settings["eta"], _mean_penalty(settings).where(settings["eta"] > 0)
+    else:
+        names = _GAPS if rule == "with S" else [rule]
+        first = second = settings.reindex(columns=names).sum(axis=1, skipna=False)
+    keys = pd.DataFrame({"first": first, "second": second, "third": -settings[ACCURACY]})
+    order = keys[keys["first"].notna()].sort_values(["first", "second", "third"], kind="stable")
+    return None if order.empty else settings.loc[order.index].iloc[0]
+
+
+def most_accurate(settings: pd.DataFrame) -> pd.Series:
+    """Return the row with the highest validation accuracy."""
+    return settings.sort_values(ACCURACY, ascending=False, kind="stable").iloc[0]
+
+
+def _mean_penalty(summary: pd.DataFrame) -> pd.Series:
+    """Return the mean of the related features' R on validation: S-free, and comparable for all beta."""
+    columns = [name for name in summary.columns if name.startswith("val_penalty/")]
+    return summary[[name for name in columns if not name.endswith("_std")]].mean(axis=1)
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Rows of :func:`summarise`.
+
+    Args:
+        without_s: The largest eta whose validation accuracy is within the budget; in a grid of ARL, the
+            adversary with the highest validation accuracy.
+        with_s: The smallest ``dEO + dDP`` on validation within the same budget; it needs S there, and
+            is ``None`` where no gap is known.
+        vanilla: The vanilla setting that others were compared with, if there is one.
+        rejected: Settings within the budget that have collapsed or are vanilla models, with the reason.
+    """
+
+    without_s: pd.Series
+    with_s: pd.Series | None
+    vanilla: pd.Series | None
+    rejected: list[str]
+
+    @property
+    def is_vanilla(self) -> bool:
+        """Whether the vanilla setting itself is recommended."""
+        return self.vanilla is not None and bool(self.without_s.name == self.vanilla.name)
+
+
+def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recommendation:
+    """Choose among the eligible settings of a grid.
+
+    Args:
+        summary: Table from :func:`summarise`; a grid of eta needs a vanilla setting in it.
+        max_accuracy_loss: Maximum loss of mean validation accuracy against the vanilla setting.
+
+    Raises:
+        InputError: If the grid varies eta and has no vanilla setting to compare with.
+    """
+    vanilla = reference(summary)
+    within = eligible(summary, vanilla, max_accuracy_loss)
+    if strength_option(summary) == "adversary_lr":
+        adversaries: Any = summary[summary["adversary_lr"] > 0]
+        sound = eligible(adversaries, vanilla, math.inf)
+        without_s, rejected = preferred(sound.settings, "without S"), sound.rejected
+        if without_s is None:
+            without_s = most_accurate(adversaries) if vanilla is None else vanilla
+    elif vanilla is None:
+        raise InputError("the accuracy budget is relative to eta 0: add 0 to the etas.")
+    else:
+        penalised: Any = within.settings[within.settings["adversary_lr"] == 0]
+        without_s, rejected = preferred(penalised, "without S"), within.rejected
+    if without_s is None:  # the vanilla setting is always eligible
+        raise AssertionError
+    return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, _named(summary, rejected))
+
+
+def strength_option(summary: pd.DataFrame) -> str:
+    """Return the option that a grid varies: ``"eta"``, or ``"adversary_lr"`` for ARL alone."""
+    has_adversary = "adversary_lr" in summary and summary["adversary_lr"].any()
+    return "adversary_lr" if has_adversary and not summary["eta"].any() else "eta"
+
+
+def choice_rule(summary: pd.DataFrame, max_accuracy_loss: float) -> str:
+    """Return the rule of :func:`recommend` as the end of a sentence and further ones."""
+    rule = (
+        f"by the largest eta that keeps mean validation accuracy within {max_accuracy_loss:g} of eta 0; "
+        "of its betas the smallest mean penalty."
+    )
+    if strength_option(summary) == "adversary_lr":
+        rule = "by the highest mean validation accuracy of the adversaries."
+    return f"{rule} A setting is eligible only with a {COLLAPSE_RULE}."
+
+
+def _named(summary: pd.DataFrame, rejected: dict[Any, str]) -> list[str]:
+    return [f"{setting_name(summary.loc[index])}: {reason}" for index, reason in rejected.items()]
+
+
+def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule) -> pd.DataFrame:
+    """Return the runs of the setting that the rule of :func:`preferred` chooses among the eligible ones.
+
+    If no setting is eligible, it is the most accurate one.
+
+    Args:
+        runs: Runs of one method with several settings, one row per model.
+        vanilla: Runs of the vanilla model with the same seeds.
+        budget: Maximum loss of validation accuracy.
+        rule: ``"without S"`` or ``"with S"``.
+    """
+    summary = summarise(runs)
+    best = preferred(_eligible_against(summary, vanilla, budget).settings, rule)
+    chosen = most_accurate(summary) if best is None else best
+    same = runs.merge(chosen[SETTING_COLUMNS].to_frame().T.astype(runs[SETTING_COLUMNS].dtypes))
+    return same.sort_values("seed").reset_index(drop=True)
+
+
+def affordable_choices(
+    runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule = "without S"
+) -> dict[str, pd.DataFrame]:
+    """Return the runs that :func:`choose` returns for each method with an eligible setting."""
+    methods = runs[runs["method"] != "vanilla"].groupby("method")
+    return {
+        str(name): choose(of, vanilla, budget, rule)
+        for name, of in methods
+        if not _eligible_against(summarise(of), vanilla, budget).settings.empty
+    }
+
+
+def rejections(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> list[str]:
+    """Return the settings within the budget that are not eligible, with the reason."""
+    summary = summarise(runs[runs["method"] != "vanilla"])
+    rejected = _eligible_against(summary, vanilla, budget).rejected
+    return [
+        f"{summary.loc[index, 'method']}, {reason}"
+        for index, reason in zip(rejected, _named(summary, rejected), strict=True)
+    ]
+
+
+def is_eligible(runs: pd.DataFrame, vanilla: pd.DataFrame) -> bool:
+    """Return whether the runs of one setting are eligible whatever their accuracy."""
+    return not _eligible_against(summarise(runs), vanilla, math.inf).settings.empty
+
+
+def _eligible_against(summary: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> Eligible:
+    # The vanilla runs are a table of their own: their index must not match one of the summary.
+    return eligible(summary, summarise(vanilla).iloc[0].rename("vanilla"), budget)
+
+
+def same_decision(row: pd.Series) -> str:
+    """Return the warning that a setting's gaps carry no information, or an empty text."""
+    if row[CONSTANT] == row[MODELS] or is_constant(row.get("test_positive_share", float("nan"))):
+        return SAME_DECISION
+    if row[CONSTANT]:
+        return f"in {row[CONSTANT]:g} of {row[MODELS]:g} models: {SAME_DECISION}"
+    return ""
+
+
+def rejection_lines(rejected: Sequence[str]) -> list[str]:
+    """Return one line per rejected setting, and only the number of those after the first five."""
+    lines = [f"Rejected: {reason}." for reason in rejected]
+    more = len(lines) - _MAX_NAMED
+    return lines if more <= 0 else [*lines[:_MAX_NAMED], f"Rejected: {more} more settings."]
+
+
+def pareto_front(accuracy: pd.Series, gap: pd.Series) -> list[int]:
+    """Return the positions of the points that no other point beats in both, by increasing gap.
+
+    >>> pareto_front(pd.Series([0.80, 0.85, 0.84]), pd.Series([0.02, 0.05, 0.06]))
+    [0, 1]
+    """
+    front: list[int] = []
+    best = float("-inf")
+    order = pd.DataFrame({"gap": gap.to_numpy(), "loss": -accuracy.to_numpy()}).sort_values(["gap", "loss"])
+    for position, loss in order["loss"].items():
+        if -loss > best:
+            front.append(int(str(position)))
+            best = -loss
+    return front

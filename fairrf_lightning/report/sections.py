@@ -1,0 +1,474 @@
+"""The sections of a report. A new section is one function here and one line in :data:`SECTIONS`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairrf_lightning.report.facts import Absent, Estimate, Facts, Front, Point, Tone
+from fairrf_lightning.report.figures import (
+    Plot,
+    Table,
+    certificate_plots,
+    certified_range,
+    forest,
+    front_plots,
+    group_bars,
+    pareto_points,
+    short,
+    training_plots,
+)
+from fairrf_lightning.report.text import (
+    DASH,
+    MODES,
+    NOT_ESTIMABLE,
+    gap_definition,
+    gap_name,
+    interval,
+    is_gap,
+    limits,
+    number,
+    percent,
+    points,
+)
+
+_MAX_TILES = 6  # with more gaps, only those of the first attribute have a tile
+_SMALL_GAP = (
+    "A small gap means that rates are close. It does not mean that decisions are just, that the labels are "
+    "correct, or that nobody within a group is harmed."
+)
+_NOISE = "Intervals cover the noise of these rows. They do not cover people whom the data do not represent."
+_TONES: dict[str, Tone] = {
+    "fairer, beyond noise": "good",
+    "more accurate, beyond noise": "good",
+    "less fair, beyond noise": "bad",
+    "less accurate, beyond noise": "bad",
+    "no difference shown": "mixed",
+    "not estimable": "unknown",
+}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number in a box: its label, its value, its interval, a few words, and the tone of its border."""
+
+    label: str
+    value: str
+    interval: str
+    note: str = ""
+    tone: Tone | None = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of a report; the page and the model card render the same sections.
+
+    Args:
+        name: Its id on the page.
+        title: Its heading.
+        text: Paragraphs.
+        tiles: Numbers in boxes.
+        plots: Plots; the card leaves them out.
+        tables: Tables.
+        pairs: Names and values.
+        points: A list of sentences.
+        steps: What is missing, each with the command that provides it.
+        tone: Colour of the verdict; other sections have none.
+    """
+
+    name: str
+    title: str
+    text: Sequence[str] = ()
+    tiles: Sequence[Tile] = ()
+    plots: Sequence[Plot] = ()
+    tables: Sequence[Table] = ()
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    points: Sequence[str] = ()
+    steps: Sequence[Absent] = ()
+    tone: Tone | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the section only says why it is empty."""
+        return not (self.text or self.tiles or self.plots or self.tables or self.pairs or self.points)
+
+
+def notices_section(facts: Facts) -> Section | None:
+    """What the reader must know before any number."""
+    if not facts.notices:
+        return None
+    return Section("notices", "Read this first", points=facts.notices, tone="mixed")
+
+
+def verdict_section(facts: Facts) -> Section:
+    """The headline, with the main numbers."""
+    verdict = facts.verdict
+    return Section(
+        "verdict", verdict.title, tiles=_main_numbers(facts), points=verdict.sentences, tone=verdict.tone
+    )
+
+
+def unknown_section(facts: Facts) -> Section | None:
+    """What the data cannot show without groups, and what would change that."""
+    if not facts.next_steps:
+        return None
+    text = (
+        "No column says which group a row belongs to. Whether decisions differ between groups can therefore "
+        "not be measured. A small dependence on the related features is no proof that they do not differ."
+    )
+    change = f"{len(facts.next_steps)} things would change that:"
+    return Section("unknown", "What cannot be known from these data", [text, change], steps=facts.next_steps)
+
+
+def gaps_section(facts: Facts) -> Section:
+    """Gaps with their intervals."""
+    title = "Gaps between groups"
+    if not facts.gaps:
+        return _empty("gaps", title, facts)
+    text = (
+        "A gap is the largest difference of a rate between two groups. If its interval reaches 0, these rows "
+        "are compatible with no gap. If it does not, the gap is beyond the noise of these rows."
+    )
+    is_drawn = any(gap.estimate.is_known for gap in facts.gaps)
+    if not is_drawn:
+        text = "No gap is estimable from these rows; the verdict says why."
+    labels = dict.fromkeys(gap.name for gap in facts.gaps)
+    return Section(
+        "gaps",
+        title,
+        [text],
+        plots=[forest(facts)] if is_drawn else [],
+        tables=[_gaps_table(facts)],
+        points=[f"{label}, {gap_name(label)}: {gap_definition(label)}." for label in labels],
+    )
+
+
+def groups_section(facts: Facts) -> Section:
+    """Rates of each group."""
+    title = "Rates of each group"
+    if not facts.groups:
+        return _empty("groups", title, facts)
+    rates = list(dict.fromkeys(rate for row in facts.groups for rate in row.rates))
+    notes = any(row.note for row in facts.groups)
+    rows = [
+        (
+            row.scope,
+            row.group,
+            f"{row.rows:,}",
+            *(_with_interval(row.rates.get(rate)) for rate in rates),
+            *([row.note] if notes else []),
+        )
+        for row in facts.groups
+    ]
+    heading = ["attribute", "group", "rows", *(f"{rate}, %" for rate in rates), *(["note"] if notes else [])]
+    return Section(
+        "groups",
+        title,
+        ["The lines on the bars are 95 % intervals."],
+        plots=group_bars(facts.groups),
+        tables=[Table("All rates as a table", heading, rows)],
+    )
+
+
+def comparison_section(facts: Facts) -> Section:
+    """Differences from the compared model."""
+    title = "Comparison with another model"
+    if not facts.other:
+        return _empty("comparison", title, facts)
+    text = [f"{facts.subject} compared with {facts.other}. A negative change of a gap is a smaller gap."]
+    if any(gap.mode == "prob" and gap.difference for gap in facts.gaps):
+        text.append(
+            "The verdict is about decisions. Gaps of probabilities also shrink when a model only moves all "
+            "its probabilities closer together."
+        )
+    tiles = []
+    if facts.accuracy is not None and facts.accuracy_against is not None:
+        against = facts.accuracy_against
+        values = f"{percent(facts.accuracy.value)} against {percent(against.other.value)}"
+        tiles.append(_change(f"accuracy \N{MIDDLE DOT} {values}", against.difference, against.change))
+    for gap in facts.gaps:
+        if gap.difference is not None:
+            mode = " of probabilities" if gap.mode == "prob" else ""
+            label = f"{gap.name}{mode} \N{MIDDLE DOT} {short(gap.scope, 40)}"
+            tiles.append(_change(label, gap.difference, gap.change or NOT_ESTIMABLE))
+    return Section("comparison", title, text, tiles=tiles)
+
+
+def dependence_section(facts: Facts) -> Section | None:
+    """The penalty R of each related feature: early in training, at the chosen epoch, and by model."""
+    names = list(dict.fromkeys([*(of.feature for of in facts.dependences), *_penalties(facts)]))
+    if not names:
+        return None
+    columns: dict[str, Mapping[str, float | None]] = {}
+    if histories := _penalties(facts):
+        columns["first epoch, validation"] = {name: of[0] for name, of in histories.items()}
+        columns["chosen checkpoint, validation"] = {name: of[1] for name, of in histories.items()}
+    if facts.dependences:
+        columns[f"this model, {facts.split}"] = {of.feature: of.value for of in facts.dependences}
+    if any(of.other is not None for of in facts.dependences):
+        columns[f"{facts.other}, {facts.split}"] = {of.feature: of.other for of in facts.dependences}
+    rows = [(name, *(_decimal(of.get(name)) for of in columns.values())) for name in names]
+    text = (
+        "The penalty R of a related feature measures how strongly the predictions follow it (by default, the "
+        "absolute covariance). FairRF lowers R; 0 is no linear dependence."
+    )
+    if any(of.other is not None for of in facts.dependences):
+        text += f" {_reduction(facts)}"
+    table = Table("Penalty R of each related feature", ("related feature", *columns), rows, is_folded=False)
+    return Section("dependence", "Dependence on the related features", [text], tables=[table])
+
+
+def front_section(facts: Facts) -> Section:
+    """Accuracy against the gaps of many settings."""
+    title = "Accuracy against fairness"
+    plots = front_plots(facts.fronts)
+    if not plots:
+        return _empty("front", title, facts)
+    rules = dict.fromkeys(front.rule for front in facts.fronts if front.rule)
+    return Section("front", title, [*rules], plots=plots, tables=[_front_table(of) for of in facts.fronts])
+
+
+def training_section(facts: Facts) -> Section:
+    """Lambda and the penalties over training."""
+    title = "Training"
+    if facts.training is None:
+        return _empty("training", title, facts)
+    training = facts.training
+    text = ["Lambda is the weight of each related feature in the penalty."]
+    if training.chosen_epoch is not None and training.chosen_epoch >= 0:
+        text.append(f"The checkpoint of epoch {training.chosen_epoch} was chosen, by {training.rule}.")
+    rows = [
+        (of.feature, name, f"{of.values[0]:.4f}", f"{of.values[-1]:.4f}")
+        for name, histories in (("lambda", training.weights), ("penalty R", training.penalties))
+        for of in histories
+    ]
+    table = Table("First and last epoch", ("related feature", "", "first", "last"), rows)
+    return Section("training", title, [" ".join(text)], plots=training_plots(training), tables=[table])
+
+
+def certificate_section(facts: Facts) -> Section:
+    """The certified bound on dDP."""
+    title = "Certificate without the sensitive attribute"
+    found = facts.certificate
+    if found is None:
+        return _empty("certificate", title, facts)
+    text = (
+        f"{found.claim}. The bound does not need S of these rows, only the correlations of a few columns "
+        f"with S: {found.source}. It compares {found.group} with all other rows together"
+    )
+    text += ", while the gaps above compare single groups: the two can differ." if facts.gaps else "."
+    bounds = [
+        (
+            MODES[gap.mode],
+            certified_range(gap.low, gap.high),
+            number(Estimate(gap.bound)),
+            number(None if gap.population is None else Estimate(gap.population)),
+            number(None if gap.measured is None else Estimate(gap.measured)),
+        )
+        for gap in found.gaps
+    ]
+    methods = [
+        (name, *(number(Estimate(gap.by_method[name])) for gap in found.gaps))
+        for name in found.gaps[0].by_method
+    ]
+    known = [*found.correlations.items(), ("share of rows", found.share)]
+    heading = ("", "certified range, points", "dDP at most", "in the population at most", "measured")
+    return Section(
+        "certificate",
+        title,
+        [text],
+        plots=certificate_plots(found),
+        tables=[
+            Table("Certified ranges as a table", heading, bounds),
+            Table(
+                "Bounds by knowledge, points",
+                ("knowledge used", *(MODES[of.mode] for of in found.gaps)),
+                methods,
+            ),
+            Table(
+                f"Known about {found.group}",
+                ("column", "correlation with S"),
+                [(name, "not known" if ends == (-1, 1) else limits(*ends)) for name, ends in known],
+            ),
+        ],
+        points=found.statements,
+    )
+
+
+def data_section(facts: Facts) -> Section:
+    """The data set, its splits and its columns."""
+    title = "Data and columns"
+    data = facts.data
+    if data is None:
+        return _empty("data", title, facts)
+    pairs = {"data": data.name} | {f"{part} rows": f"{rows:,}" for part, rows in data.rows.items()}
+    pairs["sensitive attribute S"] = data.sensitive or "none in the data"
+    if data.groups:
+        pairs["groups compared"] = ", ".join(data.groups)
+    pairs["related features, as named by the user"] = ", ".join(data.related) or "none"
+    columns = [
+        (name, ", ".join(inputs), str(len(inputs)), "yes" if name in data.related else "no")
+        for name, inputs in data.columns.items()
+    ]
+    note = (
+        "Related features were named by the user; that they are associated with S was not checked here. The "
+        "command suggest measures it where S is known for some rows."
+    )
+    heading = ("column", "encoded as", "inputs", "named as related")
+    table = [Table(f"{len(columns)} columns are inputs of the model", heading, columns)] if columns else []
+    return Section("data", title, [f"{data.use_of_sensitive} {note}"], tables=table, pairs=pairs)
+
+
+def configuration_section(facts: Facts) -> Section:
+    """The options that were set."""
+    if not facts.configuration:
+        return _empty("configuration", "Configuration", facts)
+    table = Table(
+        f"{len(facts.configuration)} options", ("option", "value"), list(facts.configuration.items())
+    )
+    return Section("configuration", "Configuration", tables=[table])
+
+
+def versions_section(facts: Facts) -> Section:
+    """Versions of the packages that trained the model."""
+    if not facts.versions:
+        return _empty("versions", "Versions", facts)
+    return Section("versions", "Versions", pairs=facts.versions)
+
+
+def limits_section(facts: Facts) -> Section:
+    """Limitations of these numbers."""
+    return Section("limits", "Limitations", points=[*facts.limits, _SMALL_GAP, _NOISE])
+
+
+SECTIONS: tuple[Callable[[Facts], Section | None], ...] = (
+    notices_section,
+    verdict_section,
+    unknown_section,
+    gaps_section,
+    groups_section,
+    comparison_section,
+    dependence_section,
+    front_section,
+    training_section,
+    certificate_section,
+    limits_section,
+    data_section,
+    configuration_section,
+    versions_section,
+)
+
+
+def sections(facts: Facts) -> list[Section]:
+    """Return the sections of a report, in order."""
+    return [section for make in SECTIONS if (section := make(facts)) is not None]
+
+
+def _empty(name: str, title: str, facts: Facts) -> Section:
+    return Section(name, title, steps=[facts.absent.get(name, Absent("There are no facts on this."))])
+
+
+def _main_numbers(facts: Facts) -> list[Tile]:
+    tiles = []
+    if facts.accuracy is not None:
+        tiles.append(_share("accuracy", facts.accuracy, "share of correct decisions"))
+    if facts.positive_share is not None:
+        other = facts.other_positive_share
+        note = "" if other is None else f"{facts.other}: {percent(other.value)}"
+        tiles.append(_share("positive decisions", facts.positive_share, note))
+    gaps = [gap for gap in facts.gaps if gap.mode == "hard"]
+    several = len({gap.scope for gap in gaps}) > 1
+    if len(gaps) > _MAX_TILES:
+        gaps = [gap for gap in gaps if gap.scope == gaps[0].scope]
+    for gap in gaps:
+        label = f"{gap.name} \N{MIDDLE DOT} {short(gap.scope, 40)}" if several else gap.name
+        tiles.append(Tile(label, points(gap.estimate.value), _ends(gap.estimate), gap_name(gap.name)))
+    return tiles
+
+
+def _share(label: str, estimate: Estimate, note: str) -> Tile:
+    return Tile(label, percent(estimate.value), _ends(estimate), note)
+
+
+def _change(label: str, difference: Estimate, change: str) -> Tile:
+    value = points(difference.value, signed=True)
+    return Tile(label, value, _ends(difference, signed=True), change, _TONES[change])
+
+
+def _ends(estimate: Estimate, *, signed: bool = False) -> str:
+    if not estimate.has_interval:
+        return "no interval" if estimate.is_known else NOT_ESTIMABLE
+    return f"95 %: {interval(estimate, signed=signed)}"
+
+
+def _with_interval(estimate: Estimate | None) -> str:
+    if estimate is None or not estimate.has_interval:
+        return number(estimate)
+    return f"{number(estimate)} ({interval(estimate, 2)})"
+
+
+def _gaps_table(facts: Facts) -> Table:
+    compared = any(gap.other is not None for gap in facts.gaps)
+    notes = any(gap.note for gap in facts.gaps)
+    heading = ["gap", "of", "attribute", "points", "95 % interval"]
+    if compared:
+        heading += [facts.other, "change", "95 % interval of the change", "verdict"]
+    rows = []
+    for gap in facts.gaps:
+        row = [gap.name, MODES[gap.mode], gap.scope, number(gap.estimate), interval(gap.estimate, 2)]
+        if compared:
+            change = gap.difference or Estimate(math.nan)
+            row += [number(gap.other), number(change, signed=True), interval(change, 2, signed=True)]
+            row.append(gap.change or "")
+        rows.append([*row, gap.note] if notes else row)
+    return Table("Gaps as a table", [*heading, "note"] if notes else heading, rows)
+
+
+def _front_table(front: Front) -> Table:
+    gaps = list(dict.fromkeys(name for point in front.points for name in point.gaps))
+    best = {gap: pareto_points(front.points, gap) for gap in gaps}
+    heading = [
+        "method",
+        "setting",
+        "accuracy, %",
+        *(f"{gap}, points" if is_gap(gap) else gap for gap in gaps),
+    ]
+    rows = [
+        (
+            point.series,
+            point.label,
+            _spread(point, "accuracy", point.accuracy),
+            *(_spread(point, gap, point.gaps.get(gap, math.nan)) for gap in gaps),
+            ", ".join(gap for gap in gaps if point in best[gap]),
+            point.mark,
+        )
+        for point in front.points
+    ]
+    return Table(front.title, [*heading, "on the Pareto front of", ""], rows)
+
+
+def _spread(point: Point, key: str, value: float) -> str:
+    scale, digits = (100, 2) if key == "accuracy" or is_gap(key) else (1, 4)
+    spread = point.spread.get(key, math.nan)
+    text = f"{scale * value:.{digits}f}"
+    return text if math.isnan(spread) else f"{text} ± {scale * spread:.{digits}f}"
+
+
+def _penalties(facts: Facts) -> dict[str, tuple[float, float | None]]:
+    """Return R of each feature at the first and at the chosen epoch, as logged."""
+    if facts.training is None:
+        return {}
+    chosen = facts.training.chosen_epoch
+    return {of.feature: (of.values[0], of.at(chosen)) for of in facts.training.penalties}
+
+
+def _reduction(facts: Facts) -> str:
+    lower = [of.feature for of in facts.dependences if of.other is not None and of.value < of.other]
+    return (
+        f"R is lower than with {facts.other} for {len(lower)} of {len(facts.dependences)} related features."
+    )
+
+
+def _decimal(value: float | None) -> str:
+    return DASH if value is None or math.isnan(value) else f"{value:.4f}"

@@ -1,0 +1,701 @@
+"""Facts of audits, certificates, grids and sweeps, from the results of those analyses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fairrf_lightning.audit.gaps import may_turn
+from fairrf_lightning.audit.notices import has_labels, has_same_decision, notices
+from fairrf_lightning.audit.tables import not_compared, nothing_to_compare
+from fairrf_lightning.callbacks.run_files import package_versions
+from fairrf_lightning.certificate.bound import adds_nothing
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.choose import (
+    Recommendation,
+    choice_rule,
+    recommend,
+    rejection_lines,
+    same_decision,
+    summarise,
+)
+from fairrf_lightning.experiments.comparison import difference, mean_interval
+from fairrf_lightning.experiments.results import SHARED_COLUMNS
+from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
+from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION, nearly_constant
+from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.report.facts import (
+    Absent,
+    AccuracyAgainst,
+    CertificateFacts,
+    CertifiedGap,
+    DataFacts,
+    Estimate,
+    Facts,
+    Front,
+    MeasuredGap,
+    MeasuredGroup,
+    Point,
+    Verdict,
+)
+from fairrf_lightning.report.text import (
+    LINEAR_ONLY,
+    NO_GROUPS,
+    comparison_verdict,
+    empty_comparison_verdict,
+    gaps_verdict,
+    listing,
+    no_information_verdict,
+    now,
+    percent,
+    points,
+    several_gaps,
+    unmeasured_verdict,
+    without_headline,
+)
+
+REPORTED_LEVEL = 0.95  # the page and the card say "95 %" throughout
+SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and initial weights."
+_LABELS = {gap.key: gap.label for gap in GAPS.values()}
+_GRID_GAPS = ("eo_gap", "dp_gap")
+# The rates with intervals are drawn; all are in the table.
+_RATES = {
+    "selection_rate": "selection rate",
+    "true_positive_rate": "true positive rate",
+    "false_positive_rate": "false positive rate",
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "calibration_error": "calibration error",
+}
+_METHODS = {
+    "share": "share of S only",
+    "paper": "Theorem 2 of the paper",
+    "tight": "tight, any S",
+    "binary": "tight, binary S",
+}
+
+
+# --- audits
+
+
+def read_audit(path: Path) -> dict[str, Any]:
+    """Read ``audit.json``.
+
+    Raises:
+        InputError: If the file is not one that ``audit`` of this version wrote.
+    """
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if found["schema"] != 1:
+            raise InputError(f"{path}: schema {found['schema']} is not known; this version reads schema 1.")
+        if missing := {"level", "rows", "source", "overall", "groupings"} - set(found):
+            raise InputError(f"{path}: {min(missing)} is missing; run audit again.")
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not an audit.json; audit writes one.") from error
+    return found
+
+
+def audit_facts(result: Mapping[str, Any]) -> Facts:
+    """Return the facts of an audit, as in ``audit.json``.
+
+    Raises:
+        InputError: If its intervals have another level than those of a report.
+    """
+    if result["level"] != REPORTED_LEVEL:
+        raise InputError(
+            f"the intervals of a report have level {REPORTED_LEVEL}; run audit without --level "
+            f"{result['level']}."
+        )
+    source = result["source"]
+    gaps, other = audit_gaps(result), str(source["against"] or "")
+    verdict = audit_verdict(result, other)
+    data = f" on {source['data']}" if source["data"] else ""
+    rows = f"{result['rows']:,} rows"
+    found = result.get("notices")  # older files do not have it
+    checkpoint = Path(source["path"])
+    run = checkpoint.parent.parent
+    is_run = source.get("kind") == "checkpoint" and (run / "config.yaml").is_file()
+    not_a_run = Absent(
+        "An audit covers a model's decisions, not its training; the report of its run has this.",
+        shell_command("report", run) if is_run else "",
+    )
+    return Facts(
+        title=f"Audit of {Path(source['path']).name}{data}",
+        subject=str(source["path"]),
+        split=f"{source['split']} split, {rows}" if source["split"] else rows,
+        made=now(),
+        verdict=verdict,
+        accuracy=audit_accuracy(result),
+        positive_share=positive_share(result["overall"]),
+        other=other,
+        other_positive_share=positive_share(result.get("against")),
+        accuracy_against=accuracy_against(result),
+        gaps=gaps,
+        groups=audit_groups(result),
+        configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
+        versions=package_versions(),
+        limits=[
+            *several_gaps(gaps),
+            *left_out(result),
+            *([LINEAR_ONLY] if source.get("kind") == "checkpoint" else []),
+        ],
+        absent={
+            "comparison": Absent(
+                "No other model was given; the option --against of audit compares with one."
+            ),
+            "front": Absent("One model is one point. The report of a grid shows other settings."),
+            "training": not_a_run,
+            "certificate": Absent(
+                "A certificate bounds dDP where groups are not known.",
+                certificate_commands(run, checkpoint) if is_run else "",
+            ),
+            "data": not_a_run,
+        },
+        notices=without_headline(notices(result) if found is None else found, verdict),
+    )
+
+
+def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
+    """Return the headline of an audit; a model with (almost) one decision for all has no gaps in it.
+
+    Args:
+        result: The audit.
+        other: Name of the compared model, or an empty text.
+    """
+    gaps, accuracy, against = audit_gaps(result), audit_accuracy(result), accuracy_against(result)
+    if has_same_decision(result["overall"]):
+        return no_information_verdict(SAME_DECISION, accuracy, against)
+    if title := _nearly_same(result["overall"]):
+        return no_information_verdict(title, accuracy, against)
+    if other and (has_same_decision(result["against"]) or _nearly_same(result["against"])):
+        verdict = empty_comparison_verdict(gaps, other, accuracy, against)
+    elif other:
+        verdict = comparison_verdict(gaps, other, accuracy, against)
+    else:
+        verdict = gaps_verdict(gaps, accuracy)
+    return _with_groups(verdict, result)
+
+
+def nearly_same_decision(positive_share: float, balanced_accuracy: float) -> str:
+    """Return the headline of a model whose decisions are almost all the same; empty for other models."""
+    if nearly_constant(positive_share, balanced_accuracy) is None:
+        return ""
+    common, sign = max((positive_share, "positive"), (1 - positive_share, "negative"))
+    return (
+        f"almost every decision is the same: {percent(common)} are {sign}, balanced accuracy is "
+        f"{balanced_accuracy:.3f}, and the gaps carry no information"
+    )
+
+
+def _nearly_same(overall: Mapping[str, Any] | None) -> str:
+    names = ("selection_rate", "true_positive_rate", "false_positive_rate")
+    share, hits, false_alarms = ((overall or {}).get(name) for name in names)
+    if share is None or hits is None or false_alarms is None:
+        return ""
+    return nearly_same_decision(share, (hits + 1 - false_alarms) / 2)
+
+
+def audit_accuracy(result: Mapping[str, Any]) -> Estimate | None:
+    """Return the accuracy on all rows; ``None`` without true labels."""
+    return _estimate(result["overall"], "accuracy") if has_labels(result) else None
+
+
+def positive_share(overall: Mapping[str, Any] | None) -> Estimate | None:
+    """Return the share of positive decisions on all rows."""
+    return None if not overall or "selection_rate" not in overall else _estimate(overall, "selection_rate")
+
+
+def accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
+    """Return the accuracy compared with the other model's, if there is one."""
+    accuracy = audit_accuracy(result)
+    if not result.get("against") or accuracy is None:
+        return None
+    other = _estimate(result["against"], "accuracy")
+    found = result.get("accuracy_difference")  # older files do not have it
+    if found is None:
+        return AccuracyAgainst(other, Estimate(accuracy.value - other.value))
+    return AccuracyAgainst(other, _estimate(found, "value", "low", "high"))
+
+
+def left_out(result: Mapping[str, Any]) -> list[str]:
+    """Return how many rows belong to groups that are not compared."""
+    return [
+        f"{others:,} rows of other groups of {grouping['name']} are not compared."
+        for grouping in result["groupings"]
+        if (others := not_compared(grouping, result["rows"]))
+    ]
+
+
+def audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
+    """Return all gaps, those of decisions first; without true labels only those that need no labels."""
+    order = [gap.label for gap in GAPS.values() if has_labels(result) or not gap.needs_labels]
+    found = [
+        gap
+        for grouping in result["groupings"]
+        for gap in sorted(
+            (gap for gap in _gaps(grouping) if gap.name in order), key=lambda gap: order.index(gap.name)
+        )
+    ]
+    return sorted(found, key=lambda gap: gap.mode)
+
+
+def audit_groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
+    """Return the rates of all groups; without true labels selection rates only."""
+    rates = _RATES if has_labels(result) else {"selection_rate": _RATES["selection_rate"]}
+    return [
+        MeasuredGroup(
+            grouping["name"],
+            group["name"],
+            int(group["rows"]),
+            {words: _estimate(group, name) for name, words in rates.items() if name in group},
+            "" if group["estimable"] else "too few rows",
+        )
+        for grouping in result["groupings"]
+        for group in grouping["groups"]
+    ]
+
+
+def _gaps(grouping: Mapping[str, Any]) -> Iterator[MeasuredGap]:
+    for gap in grouping["gaps"]:
+        against = gap["against"] or {}
+        change = ("difference", "difference_low", "difference_high")
+        yield MeasuredGap(
+            gap["gap"],
+            grouping["name"],
+            _estimate(gap, "value", "low", "high"),
+            gap["mode"],
+            other=_estimate(against, "value", "low", "high") if against else None,
+            difference=_estimate(against, *change) if against else None,
+            note=_note(gap, grouping["unknown_rows"]),
+        )
+
+
+def _note(gap: Mapping[str, Any], unknown: int) -> str:
+    notes = []
+    if gap["left_out"]:
+        notes.append(f"too few rows of {listing(gap['left_out'])}")
+    if gap["bounds"] is not None:
+        low, high = gap["bounds"]
+        notes.append(f"{unknown:,} rows of unknown group: between {points(low)} and {points(high)} with them")
+    return "; ".join(notes)
+
+
+def _with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
+    """Add which groups the rates differ between, and how rows of unknown group may change the gaps."""
+    sentences = [
+        line
+        for grouping in result["groupings"]
+        for line in (*_extremes(grouping), *_unknown_rows(grouping), *_unknown_changes(grouping))
+    ]
+    return replace(verdict, sentences=[*verdict.sentences, *sentences])
+
+
+def _extremes(grouping: Mapping[str, Any]) -> Iterator[str]:
+    if why := nothing_to_compare(grouping):
+        yield why
+        return
+    rates = {of["name"]: float(of["selection_rate"]) for of in grouping["groups"] if of["estimable"]}
+    if len(rates) > 1:
+        most, least = max(rates, key=rates.__getitem__), min(rates, key=rates.__getitem__)
+        yield (
+            f"Selection rates by {grouping['name']}: highest for {most} ({percent(rates[most])}), lowest "
+            f"for {least} ({percent(rates[least])})."
+        )
+
+
+def _unknown_rows(grouping: Mapping[str, Any]) -> Iterator[str]:
+    bounds = [
+        f"{gap['gap']} lies between {points(gap['bounds'][0])} and {points(gap['bounds'][1])}"
+        for gap in grouping["gaps"]
+        if gap["bounds"] is not None
+    ]
+    if bounds:
+        yield (
+            f"The {grouping['name']} of {grouping['unknown_rows']:,} rows is not known. Whatever it is, "
+            f"{listing(bounds)} on all rows; the intervals do not include this."
+        )
+
+
+def _unknown_changes(grouping: Mapping[str, Any]) -> Iterator[str]:
+    found = {gap["gap"]: gap["against"] for gap in grouping["gaps"] if (gap["against"] or {}).get("bounds")}
+    if not found:
+        return
+    changes = (
+        f"{name} between {points(low, signed=True)} and {points(high, signed=True)}"
+        for name, (low, high) in ((name, of["difference_bounds"]) for name, of in found.items())
+    )
+    yield (
+        f"With these rows the change is: {listing(changes)} (outer bounds: the worst cases of the two models "
+        "need not occur together)."
+    )
+    if turning := [f"{name} ({of['verdict']})" for name, of in found.items() if may_turn(of)]:
+        yield f"Rows of unknown {grouping['name']} could therefore change the verdict on {listing(turning)}."
+
+
+def _estimate(of: Mapping[str, Any], name: str, low: str = "", high: str = "") -> Estimate:
+    keys = (name, low or f"{name}_low", high or f"{name}_high")
+    return Estimate(*(math.nan if of.get(key) is None else float(of[key]) for key in keys))
+
+
+# --- certificates
+
+
+def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> CertificateFacts:
+    """Read a certificate.
+
+    Args:
+        path: The JSON file that ``certify --output`` wrote.
+        weights: Digest of the weights that the report is about; none is checked if empty.
+        checkpoint: Their checkpoint, for the error message.
+
+    Raises:
+        InputError: If the file is not a certificate, or one of other weights.
+    """
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        gaps = [_certified_gap(mode, found) for mode in ("hard", "prob")]
+        statements = [str(line) for line in found["statements"]]
+        certified = str(found["weights"])
+        low, high = found["share"]
+        correlations = {str(name): (float(a), float(b)) for name, (a, b) in found["correlations"].items()}
+        facts = CertificateFacts(
+            _claim(gaps[0], found),
+            str(found["group"]),
+            str(found["source"]),
+            gaps,
+            correlations,
+            (float(low), float(high)),
+            statements,
+            _adds_nothing(gaps[0]),
+        )
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: this is not a certificate; certify --output writes one.") from error
+    # By weights, not by name: the best checkpoints of two runs often have the same name.
+    if weights and weights != certified:
+        raise InputError(
+            f"{path}: this certificate is about another model than {checkpoint}: run certify --output with "
+            "that checkpoint, or remove the file."
+        )
+    return facts
+
+
+def certificate_commands(run: Path, checkpoint: Path) -> str:
+    """Return the commands that write a certificate for a checkpoint of a run, and report the run with it."""
+    model = ("certify", checkpoint)
+    proxies = run / "proxies.yaml"
+    return "\n".join(
+        [
+            shell_command(*model, "--template", proxies),
+            shell_command(*model, "--proxies", proxies, "--output", run / "certificate.json"),
+            shell_command("report", run),
+        ]
+    )
+
+
+def _certified_gap(mode: str, found: Mapping[str, Any]) -> CertifiedGap:
+    bound = found["rows"][mode]
+    return CertifiedGap(
+        mode,
+        float(bound["low"]),
+        float(bound["high"]),
+        {words: float(bound["by_method"][name]) for name, words in _METHODS.items()},
+        population=found["population"].get(mode),
+        measured=found["measured"].get(mode),
+    )
+
+
+def _adds_nothing(gap: CertifiedGap) -> bool:
+    return adds_nothing(gap.low, gap.high, gap.by_method[_METHODS["share"]])
+
+
+def _claim(gap: CertifiedGap, found: Mapping[str, Any]) -> str:
+    trivial = gap.by_method[_METHODS["share"]]
+    if not _adds_nothing(gap):
+        given = found["known_at_level"] is None
+        sure = "if the given numbers hold" if given else f"with {found['level']:.0%} confidence"
+        return f"Without S, dDP of decisions is certified to be at most {points(gap.bound)}, {sure}"
+    if trivial == 0:
+        return f"The certificate says nothing about the decisions: {SAME_DECISION}"
+    return (
+        "The certificate adds nothing about the decisions: the given correlations do not bound their dDP "
+        f"better than the share of S alone, {points(trivial)}"
+    )
+
+
+# --- data
+
+
+def data_facts(data: TabularDataModule) -> DataFacts:
+    """Return the facts of a data module that has been set up."""
+    options = ("sensitive", "include_sensitive", "expose_sensitive")
+    return DataFacts(
+        name=data_name(str(getattr(data, "name", type(data).__name__)), getattr(data, "path", None)),
+        rows=data.split_sizes,
+        columns=by_column(data.feature_names, list(data.encoder.owners)),
+        related=list(data.related),
+        sensitive=data.sensitive,
+        groups=data.group_names,
+        use_of_sensitive=use_of_sensitive({name: getattr(data, name) for name in options}),
+    )
+
+
+def data_name(name: str, path: object = None) -> str:
+    """Return the name of a data set; the name of the file for the user's own.
+
+    >>> data_name("table", "data/people.csv")
+    'people.csv'
+    """
+    return Path(str(path)).name if path and name == "table" else name
+
+
+def by_column(inputs: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the model's inputs by the column that they encode."""
+    found: dict[str, list[str]] = {name: [] for name in columns}
+    for name in inputs:
+        column = next((of for of in columns if name == of or name.startswith(f"{of}=")), name.split("=")[0])
+        found.setdefault(column, []).append(name)
+    return {column: names for column, names in found.items() if names}
+
+
+def use_of_sensitive(options: Mapping[str, Any]) -> str:
+    """Return how training used the sensitive attribute."""
+    sensitive = options["sensitive"]
+    if sensitive is None:
+        return "The data have no sensitive attribute."
+    if options["include_sensitive"]:
+        return f"{sensitive} is an input of the model."
+    if options["expose_sensitive"]:
+        return f"{sensitive} was used by the penalty in training; it is not an input of the model."
+    return f"{sensitive} was not used in training; validation and test rows have it for the gaps only."
+
+
+# --- grids
+
+
+def grid_facts(
+    results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: DataFacts | None = None
+) -> Facts:
+    """Return the facts of a grid: the recommended setting compared with the vanilla one.
+
+    Args:
+        results: The grid's ``results.csv``.
+        max_accuracy_loss: The accuracy budget of the recommendation.
+        data: The data, if known.
+    """
+    summary = summarise(results)
+    chosen = recommend(summary, max_accuracy_loss)
+    options = json.loads(str(results["data_options"].iloc[0]))
+    name = data_name(str(results["data"].iloc[0]), options.get("path"))
+    runs = _runs_of(results, chosen.without_s)
+    accuracy, gaps = Estimate(*mean_interval(runs["test_acc"])), list(seed_gaps(runs, None, name))
+    other, against = "", None
+    absent = {
+        "groups": Absent("These are means over several models; audit a checkpoint of fit for group rates."),
+        "data": Absent("The results alone do not describe the data; the report written by grid does."),
+        "training": Absent("The models of a grid are trained together without logs; a single fit logs them."),
+        "certificate": Absent(
+            "A certificate is about one checkpoint of fit: certify bounds its dDP without S."
+        ),
+    }
+    if not gaps:
+        absent |= dict.fromkeys(("gaps", "comparison", "front"), Absent(NO_GROUPS))
+    elif chosen.vanilla is None:
+        absent["comparison"] = Absent(_NO_VANILLA)
+    elif chosen.is_vanilla:
+        absent["comparison"] = Absent(
+            "No eligible setting with a penalty keeps the required accuracy (--max_accuracy_loss), so eta 0 "
+            "is recommended."
+        )
+    else:
+        vanilla = _runs_of(results, chosen.vanilla)
+        other, gaps = reference_name(chosen.vanilla), list(seed_gaps(runs, vanilla, name))
+        change = Estimate(*difference(runs, vanilla, "test_acc"))
+        against = AccuracyAgainst(Estimate(*mean_interval(vanilla["test_acc"])), change)
+    if warning := same_decision(chosen.without_s):
+        verdict = no_information_verdict(warning, accuracy)
+    elif not gaps:
+        verdict = unmeasured_verdict(accuracy, None, None)
+    elif against is None:
+        verdict = gaps_verdict(gaps, accuracy)
+    else:
+        verdict = comparison_verdict(gaps, other, accuracy, against)
+    rule = f"Chosen without S {choice_rule(summary, max_accuracy_loss)} Lines are standard deviations."
+    front = Front(f"{len(summary)} settings on {name}", list(_grid_points(summary, chosen)), rule)
+    return Facts(
+        title=f"Grid on {name}",
+        subject=setting_name(chosen.without_s),
+        split=f"test split, mean of {results['seed'].nunique()} seeds",
+        made=now(),
+        verdict=verdict,
+        accuracy=accuracy,
+        other=other,
+        accuracy_against=against,
+        gaps=gaps,
+        fronts=[front] if gaps else [],
+        data=data,
+        configuration=results_configuration(results),
+        versions=results_versions(results),
+        absent=absent,
+        limits=[
+            *([_NO_VANILLA] if chosen.vanilla is None else []),
+            *rejection_lines(chosen.rejected),
+            SEEDS_NOTE,
+            LINEAR_ONLY,
+        ],
+    )
+
+
+_NO_VANILLA = "The results contain no vanilla model (eta 0, no adversary) to compare with."
+
+
+def seed_gaps(runs: pd.DataFrame, vanilla: pd.DataFrame | None, scope: str) -> Iterator[MeasuredGap]:
+    """Yield the mean gaps over seeds with their intervals, compared with those of the vanilla runs."""
+    for key in _GRID_GAPS:
+        measure = f"test_{key}"
+        if measure in runs and runs[measure].notna().any():
+            estimate = Estimate(*mean_interval(runs[measure]))
+            if vanilla is None:
+                yield MeasuredGap(_LABELS[key], scope, estimate)
+            else:
+                other = Estimate(*mean_interval(vanilla[measure]))
+                change = Estimate(*difference(runs, vanilla, measure))
+                yield MeasuredGap(_LABELS[key], scope, estimate, other=other, difference=change)
+
+
+def mean_point(row: pd.Series, *, series: str, label: str, mark: str = "") -> Point:
+    """Return a setting from its means and standard deviations over seeds (``<measure>_std``)."""
+    return Point(
+        series=series,
+        label=label,
+        accuracy=float(row["test_acc"]),
+        gaps={_LABELS[key]: float(row[f"test_{key}"]) for key in _GRID_GAPS},
+        spread={_LABELS[key]: float(row[f"test_{key}_std"]) for key in _GRID_GAPS}
+        | {"accuracy": float(row["test_acc_std"])},
+        mark=mark,
+    )
+
+
+def results_configuration(results: pd.DataFrame) -> dict[str, str]:
+    """Return the values of each option in the results."""
+    names = dict.fromkeys([*SETTING_COLUMNS, "seed", *SHARED_COLUMNS])
+    shown = {name: list(dict.fromkeys(results[name].dropna())) for name in names if name != "versions"}
+    return {name: text for name, values in shown.items() if (text := ", ".join(map(str, values)))}
+
+
+def results_versions(results: pd.DataFrame) -> dict[str, str]:
+    """Return the package versions that produced the results."""
+    return _installed(str(results["versions"].iloc[0]))
+
+
+def _installed(versions: str) -> dict[str, str]:
+    return {package: found for package, found in json.loads(versions).items() if found}
+
+
+def _grid_points(summary: pd.DataFrame, chosen: Recommendation) -> Iterator[Point]:
+    for (index, row), plain in zip(summary.iterrows(), is_vanilla(summary), strict=True):
+        mark = "smallest gaps, chosen with S" if _is(chosen.with_s, index) else ""
+        mark = "same decision for everyone" if same_decision(row) else mark
+        yield mean_point(
+            row,
+            series=reference_name(row) if plain else str(row["method"]),
+            label=setting_name(row),
+            mark="chosen" if _is(chosen.without_s, index) else mark,
+        )
+
+
+def _runs_of(results: pd.DataFrame, setting: pd.Series) -> pd.DataFrame:
+    return results[(results[SETTING_COLUMNS] == setting[SETTING_COLUMNS]).all(axis=1)]
+
+
+def _is(row: pd.Series | None, index: Any) -> bool:
+    return row is not None and row.name == index
+
+
+# --- sweeps
+
+
+def sweep_facts(
+    trials: pd.DataFrame,
+    chosen: pd.Series,
+    measure: str,
+    *,
+    data: DataFacts,
+    folder: str,
+    max_accuracy_loss: float,
+    rejected: Sequence[str],
+    configuration: Mapping[str, str],
+) -> Facts:
+    """Return the facts of a sweep.
+
+    Args:
+        trials: One row per trial and vanilla model: ``trial``, parameters, ``val_acc``, the measure.
+        chosen: The chosen row.
+        measure: The minimised measure.
+        data: The data.
+        folder: The sweep's folder, which has ``chosen.yaml``.
+        max_accuracy_loss: The accuracy budget of the choice.
+        rejected: The trials that were rejected as collapsed, with the reason.
+        configuration: The sweep's options.
+    """
+    best = trials.loc[trials["trial"].isna(), "val_acc"].max()
+    accuracy = Estimate(float(chosen["val_acc"]))
+    name = _LABELS.get(measure.removeprefix("val_"), measure)
+    uses_s = name != measure
+    rule = (
+        f"Chosen: the smallest {name} that keeps mean validation accuracy within {max_accuracy_loss:g} of "
+        f"the best vanilla model, with a {COLLAPSE_RULE}. "
+        + ("S of the validation rows was used." if uses_s else "S was not used.")
+    )
+    size = points(float(chosen[measure])) if uses_s else f"{chosen[measure]:.4f}"
+    sentences = [
+        f"Validation accuracy {percent(accuracy.value)}; the best vanilla model has {percent(best)}.",
+        f"{name} is {size}. The test rows were not used: the result on them is not known yet.",
+    ]
+    warning = same_decision(chosen)
+    title = warning or f"{_trial_label(chosen)} is chosen; its fairness on test rows is not measured yet"
+    fit = Absent(
+        "A sweep uses validation rows only. Train and test the chosen setting, then report that run.",
+        shell_command("fit", "--config", f"{folder}/chosen.yaml"),
+    )
+    points_of = [
+        Point(
+            series="vanilla" if pd.isna(row["trial"]) else "trial",
+            label=_trial_label(row),
+            accuracy=float(row["val_acc"]),
+            gaps={name: float(row[measure])},
+            spread={
+                "accuracy": float(row.get("val_acc_std", math.nan)),
+                name: float(row.get(f"{measure}_std", math.nan)),
+            },
+            mark="chosen" if index == chosen.name else "",
+        )
+        for index, row in trials.iterrows()
+    ]
+    return Facts(
+        title=f"Sweep on {data.name}",
+        subject=_trial_label(chosen),
+        split="validation split",
+        made=now(),
+        verdict=Verdict("unknown", title[:1].upper() + title[1:], sentences),
+        accuracy=accuracy,
+        fronts=[Front(f"{trials['trial'].notna().sum()} trials", points_of, rule)],
+        data=data,
+        configuration=configuration,
+        versions=_installed(configuration["versions"]),
+        absent=dict.fromkeys(("gaps", "groups", "comparison", "training", "certificate"), fit),
+        limits=[*rejection_lines(rejected), LINEAR_ONLY],
+    )
+
+
+def _trial_label(row: pd.Series) -> str:
+    return "Vanilla" if pd.isna(row["trial"]) else f"Trial {int(row['trial'])}, eta {row['eta']:.3g}"

@@ -1,1 +1,0 @@
-"""A search for settings with Optuna: batches of trials trained as stacks."""

@@ -1,0 +1,68 @@
+"""The help fits a screen, names options that exist, and needs no torch (tests/test_layers.py)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+
+import pytest
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.cli.main import COMMANDS, find_command
+from fairrf_lightning.datamodules import TableDataModule
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.presets import preset_names
+
+
+@pytest.fixture(autouse=True)
+def _program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py"])
+
+
+def shown(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(list(args))
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_lists_every_command_by_group(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys)
+    assert page == shown(capsys, "--help")
+    for command in COMMANDS:
+        assert f"\n  {command.name} " in page
+        assert f"\n{command.group}:\n" in page
+    assert page.count("train.py") >= 5  # usage, three examples, help of a command
+
+
+def test_an_earlier_name_still_works() -> None:
+    assert find_command("labels").name == "sample-size"
+    with pytest.raises(InputError, match="did you mean 'report'"):
+        find_command("reprot")
+
+
+def test_help_of_fit_is_one_screen_of_real_options(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "fit", "--help")
+    assert len(page.splitlines()) <= 42
+    for name in preset_names("datamodules"):
+        assert name in page
+    every = shown(capsys, "fit", "--help-all")
+    for option in re.findall(r"--([a-z_.]+)", page):
+        group, _, name = option.partition(".")
+        if group == "data" and name not in ("help", ""):
+            assert name in inspect.signature(TableDataModule).parameters
+        elif group != "model" and option not in ("method", "help", "data.help"):
+            assert f"--{option}" in every
+
+
+@pytest.mark.parametrize("command", ["test", "validate", "predict"])
+def test_help_of_evaluation_is_short(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, command, "-h")
+    assert "--ckpt_path FILE" in page
+    assert ("--predictions.path" in page) is (command == "predict")
+
+
+@pytest.mark.parametrize("command", [one.name for one in COMMANDS if one.group != "Train"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "usage" in shown(capsys, command, "--help").lower()

@@ -1,0 +1,68 @@
+"""What a run prints at 80 columns, in a pipe and in a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FIT = "fit --data synthetic --data.n_rows 600 --trainer.max_epochs 2"
+UNWANTED = ("💡", "litlogger", "v_num", "FLOPs", "_make_backbone", "GPU available", "LeafSpec", "Traceback")
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return what a terminal of 80 columns gets."""
+    ours, theirs = pty.openpty()
+    environment = os.environ | {"COLUMNS": "80", "TERM": "xterm", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "train.py"), *FIT.split()]
+    folder = tmp_path_factory.mktemp("terminal")
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    output = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        output += chunk
+    os.close(ours)
+    assert process.wait(timeout=60) == 0, output.decode()[-2000:]
+    return output.decode()
+
+
+@pytest.fixture(scope="module")
+def piped(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "train.py"), *FIT.split()]
+    folder = tmp_path_factory.mktemp("pipe")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+
+
+def test_a_terminal_shows_one_progress_line(terminal: str) -> None:
+    assert not [part for part in UNWANTED if part in terminal]
+    assert "epoch 1/2" in terminal
+    bars = [line for line in re.split(r"[\r\n]", terminal) if "━━━" in line and "epoch" in line]
+    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in bars]
+    assert max(map(len, plain)) <= 80
+    assert terminal.count("Trained 2 epochs") == 1
+
+
+def test_a_pipe_gets_sizes_results_and_the_next_commands(piped: subprocess.CompletedProcess[str]) -> None:
+    lines = piped.stdout.splitlines()
+    assert lines[0] == "Data: 300 training, 120 validation and 180 test rows; 6 inputs."
+    assert re.fullmatch(r"Model: MLP with [\d,]+ parameters\.", lines[1])
+    assert re.match(r"Trained 2 epochs in 0:0\d:\d\d\. val: loss [\d.]+ acc", lines[2])
+    assert "Test split" in lines[3]
+    following = lines[lines.index("Next:") + 1 :]
+    assert [re.search(r"train\.py (\w+)", line)[1] for line in following] == ["report", "audit", "predict"]  # type: ignore[index]
+    assert not piped.stderr
+    assert not [part for part in UNWANTED if part in piped.stdout]

@@ -1,0 +1,130 @@
+"""A command is a typed function: its signature gives the options, its docstring the help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from fairrf_lightning.cli.parsing import DataOptions, call
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.errors import InputError
+
+
+def audit(
+    source: Path,
+    groups: list[str] | None = None,
+    levels: list[float] = [0.95],  # noqa: B006 - as a command would have it
+    kind: Literal["gap", "ratio"] = "gap",
+    *,
+    min_rows: int = 10,
+    plot: bool = True,
+) -> dict[str, Any]:
+    """Audit a model.
+
+    More about it, with ``code``.
+
+    Args:
+        source: Checkpoint or file of predictions.
+        groups: Columns to compare by.
+        levels: Confidence levels.
+        kind: What to compute.
+        min_rows: Smaller groups are not compared.
+        plot: Draw the gaps.
+
+    Examples:
+        python train.py audit best.ckpt
+    """
+    return dict(locals())
+
+
+def train(data: DataOptions, seeds: int = 5) -> tuple[DataOptions, int]:
+    """Train on data.
+
+    Args:
+        data: Data set.
+        seeds: Number of seeds.
+    """
+    return data, seeds
+
+
+def parse(text: str, **kwargs: Any) -> dict[str, Any]:
+    result: dict[str, Any] = call(audit, text.split(), "audit", **kwargs)
+    return result
+
+
+def test_types_come_from_the_signature() -> None:
+    found = parse("best.ckpt --min_rows 3 --plot=false --kind ratio")
+    assert found == {
+        "source": Path("best.ckpt"),
+        "groups": None,
+        "levels": [0.95],
+        "kind": "ratio",
+        "min_rows": 3,
+        "plot": False,
+    }
+
+
+@pytest.mark.parametrize("text", ["race,sex", "[race,sex]", "[race, sex]", "race sex", '["race","sex"]'])
+def test_lists_are_written_with_and_without_brackets(text: str) -> None:
+    args = ["best.ckpt", "--groups", *([text] if "," in text else text.split())]
+    assert call(audit, args, "audit")["groups"] == ["race", "sex"]
+    assert call(audit, [*args[1:], "best.ckpt"], "audit")["source"] == Path("best.ckpt")
+
+
+def test_list_items_keep_their_type() -> None:
+    assert parse("a --levels 0.5,1 --groups 1,2")["levels"] == [0.5, 1.0]
+    assert parse("a --groups 1,true")["groups"] == ["1", "true"]
+    assert parse("a --groups=")["groups"] == []
+
+
+def test_flags_dashes_and_earlier_names_are_understood() -> None:
+    assert parse("a --plot --min-rows 4")["min_rows"] == 4
+    assert parse("--source a")["source"] == Path("a")
+    assert parse("--ckpt_path a", aliases={"ckpt_path": "source"})["source"] == Path("a")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "audit needs source: Checkpoint or file"),
+        ("a b", "audit: unexpected argument 'b'"),
+        ("a --grops sex", "audit --grops: no such option; did you mean 'groups'?"),
+        ("a --min_rows x", "--min_rows: expected int"),
+        ("a --kind gpa", "--kind: "),
+        ("a --levels 0.5,high", "--levels: "),
+        ("a --groups", "--groups: expected a value"),
+    ],
+)
+def test_wrong_arguments_are_explained(text: str, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert expected in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def test_help_comes_from_the_docstring(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse("--help")
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    for part in ("Usage: python train.py audit source [options]", "Columns to compare by.", "with code."):
+        assert part in shown
+    for part in ("--groups A,B,...", "--kind gap|ratio", "Default: 0.95.", "Default: true.", "best.ckpt"):
+        assert part in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
+def test_data_are_named_as_in_fit() -> None:
+    data, seeds = call(train, ["--data", "synthetic", "--data.n_rows", "60", "--seeds", "2"], "grid")
+    assert seeds == 2
+    made = data.make(seed=3)
+    assert isinstance(made, SyntheticDataModule)
+    assert made.seed == 3
+    with pytest.raises(InputError, match="no data: name a data set"):
+        call(train, [], "grid")
+    with pytest.raises(InputError, match="did you mean 'adult'"):
+        call(train, ["--data", "adlt"], "grid")
+    with pytest.raises(InputError, match="did you mean 'n_rows'"):
+        call(train, ["--data", "synthetic", "--data.n_row", "60"], "grid")

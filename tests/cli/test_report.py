@@ -1,0 +1,315 @@
+"""``train.py report`` on the folders that ``fit`` and ``grid`` leave."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.metrics.decisions import SAME_DECISION
+from fairrf_lightning.notices import vanilla_notice
+from fairrf_lightning.report.facts import Estimate
+from fairrf_lightning.report.text import interval, points
+from tests.report.set_bias import with_bias
+
+Cli = Callable[[str], None]
+SHORT = "--trainer.max_epochs=2 --data.batch_size=50"  # enough steps for decisions that differ
+FIT = f"fit --data synthetic --data.n_rows 2000 {SHORT}"
+RUNS = Path("lightning_logs")
+RUN = RUNS / "version_0"
+SMALL = "fit --data synthetic --data.n_rows 400 --data.batch_size 50 --trainer.max_epochs=2"
+SAID = f"{SAME_DECISION[0].upper()}{SAME_DECISION[1:]}"
+CLAIMS = ("No gap between groups is shown", "no gap shown", "Fairer than", "No difference in fairness")
+
+
+def test_a_run_is_reported_with_the_figures_that_it_logged(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(FIT)
+    main(["report", str(RUN)])
+    assert "Wrote lightning_logs/version_0/report.html, " in capsys.readouterr().out
+    page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
+    last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
+    for text in (page, card):
+        assert f"{100 * last['test_acc']:.1f} %" in text
+        for gap in ("eo", "dp", "eodds"):
+            assert f"{100 * last[f'test_{gap}_gap']:.2f}" in text
+        assert "group was not used in training" in text
+        assert "false positive rate" in text
+    assert "python train.py certify" in page
+    assert "python train.py audit" not in page, "the groups were looked at"
+    assert "The checkpoint of epoch" in card
+    assert re.search(r"\| income \| lambda \| 0\.\d{4}", card)
+
+
+def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
+    table = SyntheticDataModule(n_rows=1000).read().drop(columns="group")
+    table.to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    cli(f"fit --data table {options} {SHORT}")
+    main(["report", str(RUN), "--out", "elsewhere"])
+    card = Path("elsewhere/model_card.md").read_text(encoding="utf-8")
+    assert "**Fairness to groups is not measured here**" in card
+    assert "penalty on height is" in card
+    assert "none in the data" in card
+    assert "lambda" in card
+    page = Path("elsewhere/report.html").read_text(encoding="utf-8")
+    options = (
+        "--config lightning_logs/version_0/config.yaml --ckpt_path lightning_logs/version_0/checkpoints/"
+    )
+    assert f"python train.py certify {options}best.ckpt" in page
+
+
+def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: Cli) -> None:
+    cli(f"{FIT} --trainer.enable_checkpointing false")
+    (RUN / "metrics.csv").unlink()
+    main(["report", str(RUN)])
+    page = (RUN / "report.html").read_text(encoding="utf-8")
+    assert "The run has no metrics.csv" in page
+    assert "the run has kept no checkpoint" in page
+    assert "python train.py certify" not in page, "there is nothing to certify"
+
+
+def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
+    SyntheticDataModule(n_rows=1000).read().to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    cli(f"fit --data table {options} --data.sensitive group {SHORT}")
+    Path("mine.csv").unlink()
+    main(["report", str(RUN)])
+    page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
+    last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
+    assert f"{100 * last['test_dp_gap']:.2f}" in card
+    assert "The checkpoint could not be evaluated again" in page
+    assert "mine.csv" in page
+
+
+def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Columns that say much about S, so that the certificate says more than the share of S alone.
+    known = {"height": (0.75, 0.2), "income": (0.3, 0.5)}
+    table = json.dumps(known, separators=(",", ":"))
+    data = ["--data", "synthetic", "--data.n_rows", "2000", "--data.correlations", table]
+    cli(f"fit {' '.join(data)} {SHORT}")
+    best = RUN / "checkpoints" / "best.ckpt"
+    SyntheticDataModule(n_rows=5000, seed=9, correlations=known).read().to_csv("sample.csv", index=False)
+    options = ["--ckpt_path", str(best), *data]
+    main(["certify", *options, "--audit-sample", "sample.csv", "--output", str(RUN / "certificate.json")])
+    main(["report", str(RUN)])
+    card = (RUN / "model_card.md").read_text(encoding="utf-8")
+    found = json.loads((RUN / "certificate.json").read_text())
+    assert f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95% conf" in card
+    assert f"{100 * found['rows']['prob']['bound']:.2f}" in card
+    assert "| income | " in card
+    assert all(line in card for line in ("with all other rows together, while the gaps above", " points."))
+    assert not re.search(r"dDP is at most 0\.\d{3}", card), "points, as all of the page"
+    (RUN / "certificate.json").rename("mine.json")
+    again = torch.load(best, weights_only=True)
+    again["state_dict"]["backbone.0.bias"] += 0.1
+    torch.save(again, best)  # another model under the same name
+    with pytest.raises(SystemExit):
+        main(["report", str(RUN), "--certificate", "mine.json"])
+    assert "mine.json: this certificate is about another model" in capsys.readouterr().err
+
+
+def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
+    grid = ["grid", "--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2", "--plot", "false"]
+    main([*grid, "--eta", "0.5,1", "--seeds", "2"])
+    written = Path("grid_synthetic/report.html").read_text(encoding="utf-8")
+    assert "3 settings on synthetic: dEO" in written
+    assert "train rows" in written
+    card = Path("grid_synthetic/model_card.md")
+    assert "| vanilla | eta 0 (vanilla) |" in card.read_text(encoding="utf-8")
+    card.unlink()
+    main(["report", "grid_synthetic"])
+    assert "| vanilla | eta 0 (vanilla) |" in card.read_text(encoding="utf-8")
+    cli(FIT)
+    main(["report", str(RUN), "--grid", "grid_synthetic"])
+    of_run = (RUN / "model_card.md").read_text(encoding="utf-8")
+    assert "| this run | FairRF, eta" in of_run
+    assert "the grid's choice" in of_run
+    main([*grid, "--eta", "90", "--seeds", "2", "--out", "vanilla", "--max_accuracy_loss", "0"])
+    alone = Path("vanilla/model_card.md").read_text(encoding="utf-8")
+    assert "Model: eta 0 (vanilla)." in alone
+    assert "The data do not say" not in alone
+    assert "change" not in alone
+    main([*grid, "--eta", "0.5", "--seeds", "2", "--out", "other", "--report", "false"])
+    assert not Path("other/report.html").exists()
+    with pytest.raises(SystemExit):
+        main(["report", str(RUN), "--grid", "other/nothing"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nowhere"], "nowhere: there is no such folder"),
+        (["."], "no config.yaml in it"),
+        (["run", "--grid", "nowhere"], "--grid nowhere: no results.csv"),
+        (["run", "--certificate", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["run", "--certificate", "run/config.yaml"], "this is not a certificate"),
+        (["broken"], "cannot be read"),
+        (["list"], "expected named values, found list"),
+        (["several"], "several data sets"),
+        (["several", "--against", "run"], "--against needs the folder of a run"),
+    ],
+)
+def test_wrong_folders_are_explained(
+    cli: Cli, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del cli  # for its folder
+    for name, text in {"run": "a: 1", "broken": "a: [", "list": "[1]"}.items():
+        Path(name).mkdir()
+        (Path(name) / "config.yaml").write_text(text)
+    Path("several").mkdir()
+    pd.DataFrame({"key": [1, 2], "data": ["adult", "compas"], "remove": ""}).to_csv("several/results.csv")
+    with pytest.raises(SystemExit) as exit_info:
+        main(["report", *arguments])
+    assert exit_info.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_sweep_ends_with_a_report_of_the_validation_rows(cli: Cli) -> None:
+    del cli  # for its folder
+    sweep = ["sweep", "--data", "synthetic", "--data.n_rows", "1000", "--trials", "3", "--plot", "false"]
+    main([*sweep, "--epochs", "2", "--seeds", "2"])
+    card = Path("sweep_synthetic/model_card.md").read_text(encoding="utf-8")
+    trials = pd.read_csv("sweep_synthetic/trials.csv")
+    assert f"| {trials['val_covariance'].iloc[0]:.4f} " in card
+    assert "S was not used" in card
+    page = Path("sweep_synthetic/report.html").read_text(encoding="utf-8")
+    assert "3 trials: val_covariance" in page
+    assert "python train.py fit --config sweep_synthetic/chosen.yaml" in page
+    main([*sweep, "--epochs", "1", "--seeds", "1", "--out", "gap", "--objective", "with_s:val_dp_gap"])
+    assert "S of the validation rows was used" in Path("gap/model_card.md").read_text(encoding="utf-8")
+
+
+def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{FIT} --model.eta 2")
+    cli(f"{FIT} --model.eta 0")
+    cli(f"{FIT} --seed_everything 5")
+    main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_1")])
+    card = (RUNS / "version_0/model_card.md").read_text(encoding="utf-8")
+    (best,) = (RUNS / "version_0/checkpoints").glob("best.ckpt")
+    (other,) = (RUNS / "version_1/checkpoints").glob("best.ckpt")
+    options = [
+        "--data",
+        "synthetic",
+        "--data.n_rows",
+        "2000",
+        "--ckpt_path",
+        str(best),
+        "--against",
+        str(other),
+    ]
+    main(["audit", *options])
+    found = json.loads(Path("audit/audit.json").read_text())
+    (grouping,) = found["groupings"]
+    for gap in grouping["gaps"]:
+        assert f"| {100 * gap['value']:.2f} |" in card
+        assert f"| {100 * gap['against']['value']:.2f} |" in card
+        assert gap["against"]["verdict"] in card
+    change = found["accuracy_difference"]
+    ends = interval(Estimate(*(change[name] for name in ("value", "low", "high"))), signed=True)
+    assert f"{points(change['value'], signed=True)} (95 %: {ends}), {change['verdict']}" in card
+    for group in grouping["groups"]:
+        assert f"{100 * group['selection_rate']:.2f} ({100 * group['selection_rate_low']:.2f}" in card
+    assert "than vanilla" in card or "from vanilla" in card
+    of_audit = Path("audit/model_card.md")
+    table = "| dDP | decisions | group |"
+    lines = [line for text in (card, of_audit.read_text()) for line in text.splitlines() if table in line]
+    assert lines[0] == lines[1]
+    of_audit.unlink()
+    main(["report", "audit"])
+    assert of_audit.is_file()
+    with pytest.raises(SystemExit):
+        main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
+    assert "the test rows of the two runs differ" in capsys.readouterr().err
+
+
+def written(folder: Path) -> Iterator[str]:
+    for name in ("report.html", "model_card.md"):
+        yield (folder / name).read_text(encoding="utf-8").partition('<script type="application/json"')[0]
+
+
+def headline(folder: Path) -> str:
+    card = (folder / "model_card.md").read_text(encoding="utf-8")
+    return next(line for line in card.splitlines() if line.startswith("**"))
+
+
+def test_an_audit_says_first_and_last_that_all_decisions_are_the_same(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del cli  # for its folder
+    rows = pd.DataFrame({"prob": [0.6, 0.9] * 60, "target": [1, 1, 1, 0] * 30, "sex": list("ffm") * 40})
+    rows.assign(other=[0.4, 0.6] * 60).to_csv("p.csv", index=False)
+    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == lines[-2] == f"{SAID}."
+    assert headline(Path("audit")) == f"**{SAID}**"
+    for text in written(Path("audit")):
+        assert not [claim for claim in CLAIMS if claim in text]
+    assert json.loads(Path("audit/audit.json").read_text())["notices"] == [f"{SAID}."]
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", "--against", "other"])
+    capsys.readouterr()
+    assert headline(Path("audit")) == f"**{SAID}**", "no comparison saves it"
+    options = ["--prob", "other", "--against", "prob"]
+    main(["audit", "--predictions", "p.csv", "--groups", "sex", *options])
+    assert capsys.readouterr().out.startswith(f"Of the other model: {SAME_DECISION}.")
+    assert headline(Path("audit")).startswith("**prob gives everyone the same decision; a comparison")
+
+
+def test_a_report_has_it_as_its_headline_with_and_without_s(cli: Cli) -> None:
+    cli(f"{SMALL} {with_bias('100')}")
+    main(["report", str(RUN)])
+    assert headline(RUN) == f"**{SAID}**"
+    for text in written(RUN):
+        assert not [claim for claim in CLAIMS if claim in text]
+    table = SyntheticDataModule(n_rows=400).read().drop(columns="group")
+    table.to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    cli(f"fit --data table {options} --trainer.max_epochs=1 {with_bias('-100')}")
+    run = RUN.with_name("version_1")
+    main(["report", str(run)])
+    assert headline(run) == f"**{SAID}**"
+
+
+def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"{SMALL} --trainer.max_epochs=1")
+    main(["report", str(RUN)])
+    for text in written(RUN):
+        assert "vanilla (eta 0.7 never acted)" in text
+        assert "FairRF, eta 0.7" not in text
+        assert "the penalty was never on (eta 0.7)" in text.replace("\\", "")
+    (best,) = (RUN / "checkpoints").glob("best.ckpt")
+    capsys.readouterr()
+    main(["audit", "--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "400"])
+    line = vanilla_notice(0.7, 0, str(best))
+    assert line in capsys.readouterr().out.splitlines()
+    assert line in json.loads(Path("audit/audit.json").read_text())["notices"]
+    cli(SMALL)
+    main(["report", str(RUN.with_name("version_1")), "--against", str(RUN)])
+    for text in written(RUN.with_name("version_1")):
+        assert "FairRF, eta 0.7" in text
+        assert "vanilla (eta 0.7 never acted)" in text
+
+
+def test_notices_of_the_run_come_before_the_verdict(cli: Cli) -> None:
+    cli(f"{SMALL} {with_bias('100')}")
+    record = json.loads((RUN / "run.json").read_text())
+    first = "lambda was never updated: <b>train longer</b>"
+    (RUN / "run.json").write_text(json.dumps(record | {"notices": [first, first, f"{SAME_DECISION}"]}))
+    main(["report", str(RUN)])
+    page, card = written(RUN)
+    shown = "lambda was never updated: &lt;b&gt;train longer&lt;/b&gt;"
+    assert page.count(shown) == 1
+    assert page.index(shown) < page.index('id="verdict"')
+    assert card.index(shown) < card.index("**The model")
+    assert SAME_DECISION not in card, "the headline has it already"
+    (RUN / "run.json").write_text(json.dumps(record | {"notices": []}))
+    main(["report", str(RUN)])
+    assert "Read this first" not in next(written(RUN))

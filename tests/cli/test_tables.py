@@ -1,0 +1,40 @@
+"""Tables fit 80 columns and show text as it is."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli.tables import print_table
+
+
+@pytest.fixture(autouse=True)
+def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_a_frame_is_printed_with_numbers_on_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.DataFrame({"group": ["[red]a", "b"], "rows": [1200, 7], "rate": [0.5, float("nan")]})
+    print_table(frame, title="Rates of [b]")
+    shown = capsys.readouterr().out
+    assert "Rates of [b]" in shown
+    assert "[red]a" in shown
+    assert "1,200 │ 0.5000" in shown
+    assert "    7 │      -" in shown
+
+
+def test_rows_may_be_mappings_or_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table([{"a": 1, "b": "x"}, {"a": None}])
+    print_table([(1, True)], columns=["one", "two"], missing="none")
+    shown = capsys.readouterr().out
+    for part in ("a ┃ b", "1 │ x", "- │ -", "one ┃ two", "yes"):
+        assert part in shown
+
+
+def test_long_names_are_folded_and_numbers_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {f"a long header {number}": [0.12345] * 2 for number in range(7)}
+    print_table(pd.DataFrame({"group": ["x" * 100, "y"]} | names))
+    shown = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "…" not in shown
+    assert shown.count("0.1235") == 14

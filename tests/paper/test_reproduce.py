@@ -1,0 +1,123 @@
+"""The whole command on real data, with few and short models."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fairrf_lightning.cli import main
+from fairrf_lightning.printed_command import install_command
+from paper.plans import ETAS, PARTS, plans
+from paper.report import hypervolume
+from tests.experiments.test_choice import runs
+
+
+def test_compas_and_the_case_study_are_reproduced_and_continued(
+    cli: Callable[[str], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    del cli  # for its folder and arguments
+    monkeypatch.setitem(ETAS, "compas", (0.3, 1.0))
+    monkeypatch.setattr("paper.plans.ARL_LRS", (0.1,))
+    monkeypatch.setattr("paper.plans.KSMOTE_ETAS", (0.6,))
+    command = ["reproduce", "--seeds=2", "--epochs=2"]
+    main([*command, "--only=compas"])
+    report = (tmp_path / "reproduction/reproduction.md").read_text(encoding="utf-8")
+    for method in ("vanilla", "constrain_s", "arl", "ksmote", "remove_r", "fairrf"):
+        assert f"| {method}" in report
+    assert "0.681 ± 0.004" in report, "the numbers of the paper are shown next to ours"
+    assert (tmp_path / "reproduction/figures/front_compas.svg").is_file()
+    assert not (tmp_path / "docs").exists(), "tracked files are overwritten only by --out docs"
+    card = (tmp_path / "reproduction/reproduction_card.md").read_text(encoding="utf-8")
+    assert "| dEO | decisions | compas |" in card
+    assert card.count("| chosen |") == 1
+    assert "compas: dEO" in (tmp_path / "reproduction/reproduction.html").read_text(encoding="utf-8")
+    first = pd.read_csv(tmp_path / "reproduction/results.csv")
+    main([*command, "--only=compas,case-study"])
+    second = pd.read_csv(tmp_path / "reproduction/results.csv")
+    assert second.iloc[: len(first)]["key"].tolist() == first["key"].tolist(), "finished models are kept"
+    report = (tmp_path / "reproduction/reproduction.md").read_text(encoding="utf-8")
+    assert "Case study of lambda: ADULT" in report
+    assert "lambda is small for features that predict Y (compas)" in report
+    assert "Wrote" in capsys.readouterr().out
+
+
+def test_every_part_has_a_plan() -> None:
+    made = plans(PARTS)
+    assert {plan.part for plan in made} == set(PARTS)
+    (figure,) = (plan for plan in made if plan.part == "sensitivity")
+    assert len(figure.settings) == 25
+    methods = {
+        setting.method.split()[0] for plan in made if plan.part == "ablation" for setting in plan.settings
+    }
+    assert {"random", "top_1", "constrain_all", "noisy", "fix_lambda", "worst_case", "wider"} <= methods
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--only=adlt"], "did you mean 'adult'"),
+        (["--seeds=1"], "2 or more"),
+        (["--epochs=0"], "epochs = 0"),
+        (["--epochs=1"], "no epoch is left for the penalty"),
+        (["--workers=0"], "workers = 0"),
+    ],
+)
+def test_wrong_options_are_explained(
+    options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce", *options])
+    assert exit_info.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_missing_package_is_asked_for_by_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("fairrf_lightning.experiments", "paper"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce"])
+    assert exit_info.value.code == 2
+    assert install_command("reproduce") in capsys.readouterr().err
+
+
+def test_without_matplotlib_nothing_is_trained(
+    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del cli  # for its folder
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce", "--seeds=2", "--epochs=1", "--only=compas"])
+    assert exit_info.value.code == 2
+    assert install_command("plot") in capsys.readouterr().err
+    assert not Path("reproduction").exists()
+
+
+def test_from_a_wheel_the_command_asks_for_a_clone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("paper")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "paper").is_dir()])
+    monkeypatch.setattr(sys.modules["fairrf_lightning.cli.main"], "_CLONE", tmp_path)
+    (tmp_path / "paper").mkdir()  # the user's own
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit_info:
+        main(["reproduce"])
+    assert exit_info.value.code == 2
+    assert "reproduce needs a clone of the repository" in capsys.readouterr().err
+
+
+def test_the_hypervolume_is_the_area_of_the_staircase() -> None:
+    two = runs((0.3, 0.9, 0.2, 0.0), (0.6, 0.8, 0.1, 0.0))
+    volume = hypervolume(two, reference=(0.5, 0.4))
+    assert volume["eo_gap"] == pytest.approx(0.3 * 0.1 + 0.4 * 0.2)
+    assert volume["dp_gap"] == pytest.approx(0.4 * 0.4)
+    assert hypervolume(two, reference=(0.95, 0.4)) == {"eo_gap": 0.0, "dp_gap": 0.0}

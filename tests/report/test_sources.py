@@ -1,0 +1,202 @@
+"""Facts of audits, and of the files of a run, however odd they are."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fairrf_lightning.audit.command import count_rows
+from fairrf_lightning.audit.result import audit
+from fairrf_lightning.audit.tables import print_audit
+from fairrf_lightning.cli import main
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import RunFolder, read_checkpoint
+from fairrf_lightning.report.facts import DataFacts, History
+from fairrf_lightning.report.page import render_card, render_page
+from fairrf_lightning.report.run import RunAudit, run_facts
+from fairrf_lightning.report.sections import gaps_section, sections
+from fairrf_lightning.report.sources import audit_facts
+from fairrf_lightning.report.text import LINEAR_ONLY
+
+Cli = Callable[[str], None]
+RECORD = """{"data": "X", "rows": {"test": 3}, "columns": ["a", "b=1", "b=2"], "related": {"a": [0]},
+"sensitive": "s",
+"include_sensitive": %s, "expose_sensitive": %s, "groups": ["f", "m"]}"""
+
+
+def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
+    del cli  # for its folder
+    rows = [
+        {"prob": (i % 10) / 10, "target": i % 2, "sex": "fm"[i % 3 > 0], "race": "xyz"[i % 3]}
+        for i in range(300)
+    ]
+    rows += [{"prob": 0.7, "target": 1, "sex": None, "race": "rare"}] * 3
+    pd.DataFrame(rows).to_csv("mine.csv", index=False)
+    main(["audit", "--predictions", "mine.csv", "--groups", "sex,race"])
+    page = Path("audit/report.html").read_text(encoding="utf-8")
+    card = Path("audit/model_card.md").read_text(encoding="utf-8")
+    assert "Audit of mine.csv" in page
+    assert "3 rows of unknown group: between" in page
+    assert "The sex of 3 rows is not known. Whatever it is, dDP lies between" in page
+    assert "The sex of 3 rows is not known. Whatever it is, dDP lies between" in card
+    assert "too few rows of rare" in page
+    assert "| sex x race |" in card
+
+
+@pytest.fixture
+def result() -> dict[str, Any]:
+    """Return an audit of next to nothing."""
+    gap = {"gap": "dDP", "mode": "hard", "left_out": ["a"], "value": None, "low": None, "high": None}
+    group = {"name": "a", "estimable": False, "rows": 2, "selection_rate": 0.5}
+    grouping = {
+        "name": "s",
+        "unknown_rows": 0,
+        "groups": [group],
+        "gaps": [gap | {"bounds": None, "against": None}],
+    }
+    source = {"kind": "predictions", "path": "x.csv", "against": None, "data": None, "split": None}
+    overall = {"accuracy": 0.5, "accuracy_low": 0.1, "accuracy_high": 0.9}
+    settings = {"schema": 1, "level": 0.95, "threshold": 0.5, "min_rows": 10, "rows": 2}
+    return {**settings, "source": source, "overall": overall, "groupings": [grouping]}
+
+
+def test_what_is_not_estimable_is_said(result: dict[str, Any]) -> None:
+    facts = audit_facts(result)
+    assert facts.verdict.tone == "unknown"
+    assert facts.verdict.sentences[0] == "dDP is not estimable: too few rows of a."
+    assert facts.groups[0].note == "too few rows"
+    assert facts.split == "2 rows"
+    assert not facts.limits
+    assert not gaps_section(facts).plots, "an empty axis shows nothing"
+    assert "No gap is estimable from these rows" in render_page(facts, sections(facts))
+
+
+def test_the_page_of_an_audit_says_what_was_audited(result: dict[str, Any]) -> None:
+    path = "lightning_logs/version_0/checkpoints/last.ckpt"
+    source = {"kind": "checkpoint", "path": path, "data": "compas", "split": "test"}
+    ours = audit_facts(result | {"source": result["source"] | source})
+    assert (ours.title, ours.subject) == ("Audit of last.ckpt on compas", path)
+    assert ours.split == "test split, 2 rows"
+    assert LINEAR_ONLY in render_card(ours, sections(ours))
+    assert LINEAR_ONLY not in audit_facts(result).limits, "anybody's model"
+
+
+def test_rows_that_are_not_compared_and_the_other_accuracy_are_said(result: dict[str, Any]) -> None:
+    other = {"accuracy": 0.75, "accuracy_low": 0.6, "accuracy_high": 0.9}
+    facts = audit_facts(result | {"rows": 9, "against": other, "source": result["source"] | {"against": "b"}})
+    assert facts.limits == ["7 rows of other groups of s are not compared."]
+    assert any(line.startswith("Accuracy is 50.0 % against 75.0 %") for line in facts.verdict.sentences)
+
+
+def test_the_headline_says_which_groups_the_gap_lies_between() -> None:
+    rng = np.random.default_rng(0)
+    groups = pd.DataFrame({"race": ["a"] * 500 + ["b"] * 500 + ["c"] * 3})
+    probs = np.r_[rng.uniform(0.3, 1.0, 500), rng.uniform(0.0, 0.7, 500), [0.9] * 3]
+    cells = count_rows((probs > 0.4).astype(int), probs[None], groups)
+    source = {"path": "p.csv", "data": None, "split": None, "against": None}
+    said = audit_facts(audit(cells, ["race"], source=source)).verdict.sentences
+    rates = [f"{100 * (part >= 0.5).mean():.1f} %" for part in (probs[:500], probs[500:1000])]
+    assert f"Selection rates by race: highest for a ({rates[0]}), lowest for b ({rates[1]})." in said
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([None] * 50, "No gap by race: no row's group is known, 50 rows are unknown."),
+        (["a"] * 50, "No gap by race: only the group 'a' has rows."),
+        (["a"] * 40 + [None] * 10, "No gap by race: only the group 'a' has rows, 10 rows are unknown."),
+    ],
+)
+def test_why_there_is_nothing_to_compare_is_said(
+    values: list[str | None], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probs = np.linspace(0, 1, 50)
+    groups = pd.DataFrame({"race": pd.Series(values, dtype="string")})
+    source = {"path": "p.csv", "data": None, "split": None, "against": None}
+    result = audit(count_rows((probs > 0.4).astype(int), probs[None], groups), ["race"], source=source)
+    assert expected in audit_facts(result).verdict.sentences
+    print_audit(result)
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[]", "not an audit.json"),
+        ('{"schema": 9}', "schema 9 is not"),
+        ('{"schema": 1}', "groupings is missing"),
+    ],
+)
+def test_other_files_are_refused(
+    cli: Cli, text: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del cli  # for its folder
+    Path("audit").mkdir()
+    Path("audit/audit.json").write_text(text)
+    with pytest.raises(SystemExit):
+        main(["report", "audit"])
+    assert expected in capsys.readouterr().err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(
+        "model: {class_path: mine.Net}\ndata: {class_path: my.XDataModule}\n"
+    )
+    return tmp_path
+
+
+def data_of(folder: Path, include: str, expose: str) -> DataFacts:
+    (folder / "run.json").write_text(RECORD % (include, expose))
+    found = run_facts(RunFolder(folder), RunAudit()).data
+    assert found is not None
+    return found
+
+
+def test_what_the_model_saw_of_s_is_told(folder: Path) -> None:
+    assert data_of(folder, "true", "false").use_of_sensitive == "s is an input of the model."
+    assert "used by the penalty" in data_of(folder, "false", "true").use_of_sensitive
+    data = data_of(folder, "false", "false")
+    assert "not used in training" in data.use_of_sensitive
+    assert data.columns == {"a": ["a"], "b": ["b=1", "b=2"]}
+    assert data.name == "x"
+
+
+def test_a_foreign_run_is_reported_with_what_it_has(folder: Path) -> None:
+    facts = run_facts(RunFolder(folder), RunAudit())
+    assert (facts.subject, facts.data, facts.accuracy, list(facts.gaps)) == ("Net", None, None, [])
+    assert facts.verdict.tone == "unknown"
+    assert set(facts.as_dict()["absent"]) >= {"gaps", "groups", "front", "training", "data"}
+    (folder / "config.yaml").write_text("model: {init_args: {eta: 0.0}}")
+    assert run_facts(RunFolder(folder), RunAudit()).subject == "vanilla"
+
+
+def test_lambda_alone_makes_a_path(folder: Path) -> None:
+    (folder / "metrics.csv").write_text("epoch,lambda/a\n0,0.5\n1,\n2,0.7\n")
+    found = run_facts(RunFolder(folder), RunAudit()).training
+    assert found is not None
+    assert found.weights == [History("a", [0, 2], [0.5, 0.7])]
+    assert (found.penalties, found.chosen_epoch, found.rule) == ([], None, "the last epoch")
+
+
+def test_a_broken_checkpoint_is_told(folder: Path) -> None:
+    (folder / "checkpoints").mkdir()
+    broken = folder / "checkpoints" / "x.ckpt"
+    broken.write_text("no checkpoint")
+    assert RunFolder(folder).best_checkpoint == broken
+    with pytest.raises(InputError, match="not a readable checkpoint"):
+        read_checkpoint(broken)
+
+
+def test_the_built_in_callback_names_the_checkpoint_of_a_run(folder: Path) -> None:
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    states = {"PenalisedCheckpoint{}": "fairest.ckpt", "BestCheckpoint{}": "mine.ckpt"}
+    callbacks = {key: {"best_model_path": f"/elsewhere/{name}"} for key, name in states.items()}
+    for name in ("fairest.ckpt", "mine.ckpt", "last.ckpt"):
+        torch.save({"state_dict": {}, "callbacks": callbacks}, checkpoints / name)
+    assert RunFolder(folder).best_checkpoint == checkpoints / "mine.ckpt"

@@ -1,0 +1,276 @@
+"""A run is loaded by its path alone, from any folder, and predicts what ``test`` measures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from lightning import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+
+from fairrf_lightning import FairRFModule
+from fairrf_lightning.backbones import Linear
+from fairrf_lightning.cli import main
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.datamodules.ksmote import KSMOTE
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.load import evaluate, load_run
+from fairrf_lightning.methods import ARLModule
+from fairrf_lightning.metrics import DemographicParityGap
+
+CLI: TypeAlias = Callable[[str], None]
+RUN = Path("lightning_logs/version_0")
+LAST = RUN / "checkpoints/last.ckpt"
+QUICK = "--trainer.max_epochs=1 --trainer.accelerator=cpu"
+TABLE = "--data table --data.path t.csv --data.target y --data.sensitive sex --data.related [x]"
+SYNTHETIC = "--data synthetic --data.n_rows 500"
+
+
+def write_table(path: Path) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    sex = rng.choice(["f", "m"], 400)
+    table = pd.DataFrame(
+        {
+            "y": rng.integers(0, 2, 400),
+            "x": rng.normal(size=400) + (sex == "f"),
+            "sex": np.where(np.arange(400) % 10 == 0, "", sex),
+            "town": rng.choice(["north", "south"], 400),
+        }
+    )
+    table.loc[5, "y"] = np.nan
+    table.to_csv(path, index=False)
+    return table
+
+
+def printed_gap(text: str) -> float:
+    line = next(line for line in text.splitlines() if "dDP" in line)
+    return float(line.split("│")[2])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--data compas --data.seed 3",
+        "--data compas --method arl",
+        "--data compas --method remove_r",
+        f"{SYNTHETIC} --method ksmote --data.ksmote.n_clusters 3",
+        "--data adult --data.eval_batch_size 999",
+        TABLE,
+        f"{SYNTHETIC} --model.backbone my_code.Mine",
+    ],
+)
+def test_a_run_is_loaded_from_another_folder(
+    options: str,
+    cli: CLI,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    write_table(Path("t.csv"))
+    Path("my_code.py").write_text(
+        "from fairrf_lightning.backbones import MLP\nclass Mine(MLP):\n    '''Mine.'''\n"
+    )
+    cli(f"fit {QUICK} {options}")
+    measured = printed_gap(capsys.readouterr().out)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    trust = ["my_code.Mine"] if "my_code" in options else []
+    run = load_run(tmp_path / RUN, trust=trust)
+    assert run.path.name == "best.ckpt"
+    assert run.config["seed_everything"] == 0
+    assert run.record["data"] == type(run.data).__name__
+    rows = evaluate(run)
+    metric = DemographicParityGap(len(rows.group_names))
+    metric.update(rows.probabilities, rows.target, rows.groups)
+    assert metric.compute().item() == pytest.approx(measured, abs=1e-4)
+    assert len(rows.probabilities) == len(rows.target) == len(rows.inputs) == run.data.split_sizes["test"]
+    assert rows.inputs.shape[1] == len(rows.feature_names)
+    assert all(max(columns) < rows.related_matrix.shape[1] for columns in rows.related_columns.values())
+    # The very probabilities that Lightning's own loop computes.
+    trainer = Trainer(logger=False, enable_progress_bar=False, enable_checkpointing=False, accelerator="cpu")
+    predicted: Any = trainer.predict(run.module, run.data.rows_of("test"))
+    assert torch.equal(torch.cat([batch["probability"] for batch in predicted]).double(), rows.probabilities)
+
+
+def fit(tmp_path: Path, module: FairRFModule, **options: Any) -> Path:
+    keep = ModelCheckpoint(tmp_path, filename="kept")
+    trainer = Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[keep],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, datamodule=SyntheticDataModule(n_rows=300, **options))
+    return tmp_path / "kept.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("module", "options"),
+    [
+        (FairRFModule(), {"seed": 4, "split": (0.4, 0.3, 0.3)}),
+        (FairRFModule(backbone=Linear), {"ksmote": KSMOTE(n_clusters=3)}),
+        (ARLModule(backbone="linear"), {"correlations": {"a": (0.5, 0.2), "b": (0.0, 0.4)}}),
+    ],
+)
+def test_a_run_made_in_python(module: FairRFModule, options: dict[str, Any], tmp_path: Path) -> None:
+    path = fit(tmp_path, module, **options)
+    run = load_run(path)
+    assert type(run.module) is type(module)
+    assert run.config == run.record == {}
+    rows = evaluate(run, "val")
+    with torch.no_grad():
+        expected = module.eval()(rows.inputs).sigmoid()
+    torch.testing.assert_close(rows.probabilities.float(), expected)
+    assert run.data.split == options.get("split", (0.5, 0.2, 0.3))
+    again = SyntheticDataModule.load_from_checkpoint(path)
+    assert again.n_rows == 300
+
+
+def test_a_backbone_that_a_checkpoint_cannot_keep_is_given_again(tmp_path: Path) -> None:
+    def backbone() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))
+
+    path = fit(tmp_path, FairRFModule(backbone=backbone()))
+    with pytest.raises(InputError, match=r"load_run\(path, module="):
+        load_run(path)
+    run = load_run(path, module=FairRFModule(backbone=backbone()))
+    assert torch.equal(
+        run.module.backbone.state_dict()["0.weight"], run.checkpoint["state_dict"]["backbone.0.weight"]
+    )
+
+
+def test_a_table_that_moved_is_named_again(cli: CLI) -> None:
+    write_table(Path("t.csv"))
+    cli(f"fit {QUICK} {TABLE} --data.drop [town]")
+    before = evaluate(load_run(LAST))
+    Path("t.csv").rename("moved.csv")
+    with pytest.raises(InputError, match=r"t\.csv is not there any more.*--data\.path"):
+        load_run(LAST)
+    rows = evaluate(load_run(LAST, data_options={"path": "moved.csv"}))
+    assert torch.equal(rows.probabilities, before.probabilities)
+    with pytest.raises(InputError, match="no such option; did you mean 'path'"):
+        load_run(LAST, data_options={"pat": "moved.csv"})
+
+
+def test_errors_name_what_is_missing(cli: CLI) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        load_run("nowhere.ckpt")
+    with pytest.raises(InputError, match="not the folder of a run"):
+        load_run(".")
+    cli(f"fit {QUICK} {SYNTHETIC} --trainer.enable_checkpointing false")
+    with pytest.raises(InputError, match="kept no checkpoint"):
+        load_run(RUN)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("class_paths", {"data": "canary.Data"}, "--trust canary.Data"),
+        ("class_paths", {"model": "os.system"}, "--trust os.system"),
+        ("class_paths", {"model": "fairrf_lightning.backbones.MLP"}, "Checkpoints of FairRFModule"),
+        ("class_paths", {"data": None}, "does not name a model and a data module"),
+        ("hyper_parameters", {"backbone": {"class_path": "canary.Net"}}, "--trust canary.Net"),
+        ("hyper_parameters", {"eta": "high"}, r"options of the model cannot be used \(eta = high"),
+        ("datamodule_hyper_parameters", {"related": {"class_path": "canary.Data"}}, "--trust canary.Data"),
+        ("datamodule_hyper_parameters", {"seed": -1}, "seed must be at least 0"),
+        ("datamodule_hyper_parameters", {"seed": torch.zeros(2)}, "is malformed"),
+        ("SyntheticDataModule", {"encoder": {}}, "damaged"),
+    ],
+)
+def test_a_checkpoint_is_not_trusted(part: str, change: Any, message: str, tmp_path: Path) -> None:
+    path = fit(tmp_path, FairRFModule())
+    content = torch.load(path, weights_only=True)
+    content[part].update(change)
+    torch.save(content, path)
+    with pytest.raises(InputError, match=message):
+        load_run(path)
+
+
+def test_original_values_of_attributes_belong_to_the_rows(cli: CLI) -> None:
+    cli(f"fit {QUICK} --data compas")
+    run = load_run(LAST)
+    rows = evaluate(run, "val", ["race", "sex"])
+    names = np.array([*rows.group_names, "other"])
+    known = rows.groups.numpy() >= 0
+    assert (names[rows.groups.numpy()][known] == rows.attributes["race"].to_numpy()[known]).all()
+    assert set(rows.attributes["race"][~known]) == {"Hispanic", "Other", "Asian", "Native American"}
+    male = rows.inputs[:, rows.feature_names.index("sex=Male")].numpy() == 1
+    assert (male == (rows.attributes["sex"] == "Male").to_numpy()).all()
+    train = evaluate(run, "train")
+    assert not set(train.rows.tolist()) & set(rows.rows.tolist())
+    assert list(train.attributes) == ["race"]
+    with pytest.raises(InputError, match="no such split"):
+        evaluate(run, "tset")
+    with pytest.raises(InputError, match="no column 'sx'; did you mean 'sex'"):
+        evaluate(run, attributes=["sx"])
+
+
+def test_a_table_of_the_users_with_a_column_left_out_of_the_inputs(cli: CLI) -> None:
+    table = write_table(Path("t.csv")).drop(index=5).reset_index(drop=True)
+    cli(f"fit {QUICK} {TABLE} --data.drop [town]")
+    rows = evaluate(load_run(LAST), attributes=["town", "sex"])
+    expected = table.iloc[rows.rows.numpy()]
+    assert (rows.attributes["town"].to_numpy() == expected["town"].to_numpy()).all()
+    assert (rows.attributes["sex"].isna().to_numpy() == (expected["sex"] == "").to_numpy()).all()
+    assert (rows.target.numpy() == expected["y"].to_numpy()).all()
+    assert "town" not in rows.feature_names
+
+
+def test_a_directory_gives_s_only(cli: CLI) -> None:
+    Path("parts").mkdir()
+    table = write_table(Path("t.csv"))
+    table["sex"] = table["sex"].where(table["sex"] != "", None)
+    table.to_parquet("parts/a.parquet")
+    cli(f"fit {QUICK} {TABLE.replace('t.csv', 'parts')} --data.drop [town]")
+    run = load_run(LAST)
+    rows = evaluate(run)
+    expected = table["sex"].iloc[rows.rows.numpy()]
+    assert (rows.attributes["sex"].isna().to_numpy() == expected.isna().to_numpy()).all()
+    assert (rows.attributes["sex"].dropna().to_numpy() == expected.dropna().to_numpy()).all()
+    with pytest.raises(InputError, match=r"not read from a directory .*--predictions"):
+        evaluate(run, attributes=["town"])
+
+
+def test_data_without_s(cli: CLI) -> None:
+    write_table(Path("t.csv"))
+    cli(f"fit {QUICK} {TABLE.replace('--data.sensitive sex', '--data.drop [sex]')}")
+    rows = evaluate(load_run(LAST))
+    assert rows.group_names == []
+    assert torch.equal(rows.groups, torch.full((len(rows.target),), -1))
+    assert rows.attributes.shape == (len(rows.target), 0)
+
+
+@pytest.fixture
+def heard() -> Iterator[list[str]]:
+    """Return the lines that Lightning's loggers let pass, from INFO on."""
+    lines: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels, listener = [logger.level for logger in loggers], Listener()
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+        logger.addHandler(listener)
+    yield lines
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+        logger.removeHandler(listener)
+
+
+def test_no_trainer_is_announced_that_does_not_run(cli: CLI, heard: list[str]) -> None:
+    cli(f"fit {QUICK} {SYNTHETIC}")
+    heard.clear()
+    main(["audit", str(LAST), "--against", str(LAST)])
+    assert heard == ["Data: split (seed 0) and encoding are those of the checkpoint."]
