@@ -1,7 +1,8 @@
 """Change the core at random places, one at a time, and count the changes that the tests notice.
 
 ``python benchmarks/mutation.py --mutants 150`` works on copies of the repository and prints the diff of
-each mutant that survives; it takes about an hour of two cores. Doctests count as tests.
+each mutant that survives. All tests run once with coverage; a mutant is then tried with the tests that
+run its lines, quickest first. Doctests count as tests. It takes about half an hour of two cores.
 """
 
 from __future__ import annotations
@@ -11,35 +12,35 @@ import ast
 import copy
 import difflib
 import importlib
+import json
 import os
 import random
 import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "fairrf_lightning"
-MODULE = ("tests/test_module.py", "tests/callbacks")
-CALLBACKS = ("tests/callbacks", "tests/test_module.py", "tests/dropin")
-DROPIN = ("tests/dropin", "tests/callbacks")
-# The core, and the tests of each part: quick ones first, because the first failure ends a mutant.
-TESTS = {
-    "functional.py": ("tests/test_functional.py", "tests/test_penalty.py"),
-    "penalty.py": ("tests/test_penalty.py", *CALLBACKS),
-    "module.py": (*MODULE, "tests/cli/test_fit.py"),
-    "callbacks/pretrain.py": CALLBACKS,
-    "callbacks/lambda_update.py": CALLBACKS,
-    "callbacks/attachment.py": DROPIN,
-    "run_state.py": CALLBACKS,
-    "metrics/*.py": ("tests/metrics", "tests/test_module.py", "tests/audit"),
-}
-CPU_SECONDS = 900  # an endless loop is noticed as well
+# The core, and the tests that are tried.
+CORE = [
+    *("functional.py", "penalty.py", "module.py", "run_state.py", "metrics/*.py"),
+    *(f"callbacks/{name}.py" for name in ("pretrain", "lambda_update", "attachment")),
+]
+TESTS = [
+    *("tests/test_functional.py", "tests/test_penalty.py", "tests/test_module.py", "tests/callbacks"),
+    *("tests/test_objective.py", "tests/test_notices.py"),
+    *("tests/dropin", "tests/metrics", "tests/audit", "fairrf_lightning"),
+]
+MAX_TEST_SECONDS = 90.0  # of the tests that run the lines of a mutant, the quickest ones
+CPU_SECONDS = 300  # an endless loop is noticed as well
 _PAIRS = [(ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq)]
 _PAIRS += [(ast.Is, ast.IsNot), (ast.In, ast.NotIn), (ast.And, ast.Or), (ast.BitAnd, ast.BitOr)]
 _SWAPS: dict[type[ast.AST], type[ast.AST]] = {ast.FloorDiv: ast.Mult, ast.USub: ast.UAdd}
@@ -47,12 +48,12 @@ _SWAPS |= dict(_PAIRS) | {after: before for before, after in _PAIRS}
 
 
 class Mutant(NamedTuple):
-    """A file of the package with one place changed, and the tests that concern it."""
+    """A file of the package with one place changed, and the lines of that place."""
 
     path: str
     source: str
     mutated: str
-    tests: tuple[str, ...]
+    lines: range
 
     def __str__(self) -> str:
         before, after = self.source.splitlines(), self.mutated.splitlines()
@@ -93,7 +94,7 @@ def nodes(parent: ast.AST) -> Iterator[ast.AST]:
                 yield from nodes(child)
 
 
-def mutants_of(file: Path, tests: tuple[str, ...]) -> Iterator[Mutant]:
+def mutants_of(file: Path) -> Iterator[Mutant]:
     """Yield every mutant of a file."""
     source = file.read_bytes()
     lines = source.splitlines(keepends=True)
@@ -101,45 +102,85 @@ def mutants_of(file: Path, tests: tuple[str, ...]) -> Iterator[Mutant]:
     path = file.relative_to(ROOT).as_posix()
     for node in nodes(ast.parse(source)):
         for new in changed(node):
-            first = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-            last = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+            span = range(node.lineno, node.end_lineno + 1)  # type: ignore[attr-defined]
+            first = starts[span[0] - 1] + node.col_offset  # type: ignore[attr-defined]
+            last = starts[span[-1] - 1] + node.end_col_offset  # type: ignore[attr-defined]
             text = ast.unparse(new) if isinstance(new, ast.stmt) else f"({ast.unparse(new)})"
             mutated = source[:first] + text.encode() + source[last:]
-            yield Mutant(path, source.decode(), mutated.decode(), (*tests, path))
+            yield Mutant(path, source.decode(), mutated.decode(), span)
 
 
-def run_tests(folder: Path, tests: tuple[str, ...]) -> None:
+class Durations:
+    """A plugin of pytest that adds up the seconds of each test, set-up included."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Add a phase of a test."""
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+
+
+def run_tests(folder: Path, tests: list[str], *, trace: bool = False) -> None:
     """Run pytest in a copy of the repository, in this forked process, and exit with its code."""
     os.chdir(folder)
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    if not trace:
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    sys.dont_write_bytecode = True  # mutants of one second and size would share a file
     sys.path.insert(0, str(folder))
     os.environ["PYTHONPATH"] = str(folder)  # for the processes that tests start
     log = os.open("pytest.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    found = [test for test in tests if Path(test).exists()]
-    os._exit(importlib.import_module("pytest").main(["-xq", "-n0", "--no-cov", "-pno:cacheprovider", *found]))
+    plugin = Durations()
+    traced = ["--cov", "--cov-context=test", "--cov-report=", "--cov-fail-under=0"] if trace else ["--no-cov"]
+    args = ["-xq", "-n0", "-pno:cacheprovider", *traced, *tests]
+    code = importlib.import_module("pytest").main(args, plugins=[plugin])
+    Path("durations.json").write_text(json.dumps(plugin.seconds), "utf-8")
+    os._exit(code)
 
 
-def start(mutant: Mutant, folder: Path) -> ForkProcess:
+class CoveringTests:
+    """The tests that run a line, from one run of all tests with coverage."""
+
+    def __init__(self, folder: Path, tests: list[str]) -> None:
+        process = ForkProcess(target=run_tests, args=(folder, tests), kwargs={"trace": True})
+        process.start()
+        process.join()
+        if process.exitcode:
+            sys.exit((folder / "pytest.log").read_text("utf-8") + "\nthe tests fail without a mutant")
+        self._folder = folder
+        self._seconds: dict[str, float] = json.loads((folder / "durations.json").read_text("utf-8"))
+        self._data = coverage.CoverageData(str(next(folder.glob(".coverage*"))))
+        self._data.read()
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Return tests that run the lines of a mutant, or else (of a constant) a line of its file."""
+        contexts = self._data.contexts_by_lineno(str(self._folder / mutant.path))
+        names = self._names(contexts, mutant.lines) or self._names(contexts, contexts)
+        chosen: list[str] = []
+        total = 0.0
+        for name in sorted(names, key=lambda name: self._seconds.get(name, 0.0)):
+            total += self._seconds.get(name, 0.0)
+            if total > MAX_TEST_SECONDS and chosen:
+                break
+            chosen.append(name)
+        return chosen
+
+    @staticmethod
+    def _names(contexts: dict[int, list[str]], lines: Iterable[int]) -> set[str]:
+        return {name.partition("|")[0] for line in lines for name in contexts.get(line, [])} - {""}
+
+
+def start(mutant: Mutant, folder: Path, tests: list[str]) -> ForkProcess:
     """Put the mutant into a copy of the repository and start its tests there."""
     (folder / mutant.path).write_text(mutant.mutated, encoding="utf-8")
-    process = ForkProcess(target=run_tests, args=(folder, mutant.tests))
+    process = ForkProcess(target=run_tests, args=(folder, tests))
     process.start()
     return process
 
 
-def check_tests(folder: Path, mutants: list[Mutant]) -> None:
-    """Exit unless all tests pass without a mutant."""
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
-    unchanged = mutants[0]._replace(mutated=mutants[0].source, tests=tuple(tests))
-    process = start(unchanged, folder)
-    process.join()
-    if process.exitcode:
-        sys.exit((folder / "pytest.log").read_text(encoding="utf-8") + "\nthe tests fail without a mutant")
-
-
-def try_all(mutants: list[Mutant], folders: list[Path]) -> int:
+def try_all(mutants: list[Mutant], folders: list[Path], covering: CoveringTests) -> int:
     """Try mutants, one in each copy at a time; return the number that the tests notice."""
     running: dict[object, tuple[Mutant, Path, ForkProcess]] = {}
     noticed = 0
@@ -153,7 +194,7 @@ def try_all(mutants: list[Mutant], folders: list[Path]) -> int:
             folders.append(folder)
         if mutant is not None:
             folder = folders.pop()
-            process = start(mutant, folder)
+            process = start(mutant, folder, covering.of(mutant))
             running[process.sentinel] = mutant, folder, process
     return noticed
 
@@ -166,10 +207,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a file's path")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    files = [(file, tests) for pattern, tests in TESTS.items() for file in sorted(PACKAGE.glob(pattern))]
-    possible = [
-        mutant for file, tests in files if options.only in str(file) for mutant in mutants_of(file, tests)
-    ]
+    files = [file for pattern in CORE for file in sorted(PACKAGE.glob(pattern)) if options.only in str(file)]
+    possible = [mutant for file in files for mutant in mutants_of(file)]
     number = min(options.mutants, len(possible))
     mutants = random.Random(options.seed).sample(possible, number)  # noqa: S311 - a sample, no secret
     for name in ("torch", "lightning", "torchmetrics", "pandas", "scipy.stats"):
@@ -177,9 +216,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folders = [Path(scratch) / str(number) for number in range(options.workers)]
         for folder in folders:
-            shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".git", "lightning_logs"))
-        check_tests(folders[0], mutants)
-        noticed = try_all(mutants, folders)
+            shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "lightning_logs"))
+        noticed = try_all(
+            mutants, folders, CoveringTests(folders[0], [test for test in TESTS if (ROOT / test).exists()])
+        )
     print(f"{noticed} of {number} mutants killed, {len(possible)} were possible (seed {options.seed})")
 
 
