@@ -194,7 +194,7 @@ _WITHOUT_SENSITIVE = (
     "Without S it cannot be known which columns are related to it, how strongly, or whether leaving one "
     "out matters: no column is proposed. A penalty on columns that are strongly associated with {target} "
     "costs more accuracy. Choose by knowledge of the domain (censuses and surveys publish such "
-    "correlations), or collect S for a few hundred people, then run suggest again with --audit-sample and "
+    "correlations), or collect S for a few hundred people, then run suggest again with --audit_sample and "
     "--sensitive. If S is a column of the data, name it by --sensitive."
 )
 

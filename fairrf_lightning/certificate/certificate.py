@@ -198,12 +198,12 @@ def certify(
         InputError: If the options contradict each other, or a file or a column cannot be used.
     """
     if (proxies is None) == (audit_sample is None):
-        raise InputError("certify needs knowledge about S: name either --proxies or --audit-sample.")
+        raise InputError("certify needs knowledge about S: name either --proxies or --audit_sample.")
     if not 0 < level < 1:
         raise InputError(f"--level {level}: expected a number between 0 and 1, such as 0.95.")
     given = {"sensitive": sensitive, "group": group, "columns": columns}
     if proxies is not None and (name := next((name for name, value in given.items() if value), None)):
-        raise InputError(f"--{name} belongs to --audit-sample; with --proxies the file says it all.")
+        raise InputError(f"--{name} belongs to --audit_sample; with --proxies the file says it all.")
     run = source if isinstance(source, Run) else load_run(source)
     rows = evaluate(run, split)
     if proxies is not None:
@@ -292,7 +292,7 @@ def _from_sample(  # noqa: PLR0917 - the options of certify
 ) -> Knowledge:
     sensitive = sensitive or rows.data.sensitive
     if sensitive is None:
-        raise InputError("--audit-sample: name its column of S by --sensitive.")
+        raise InputError("--audit_sample: name its column of S by --sensitive.")
     features = list(columns) or list(rows.data.related)
     for name in features:
         check_column("--columns" if columns else "related", name, rows.data.encoder.owners)

@@ -126,7 +126,7 @@ def sampled_knowledge(
     raw = read_file(Path(path))
     kinds = encoder.kinds
     for name in (*kinds, sensitive):
-        check_column(f"--audit-sample {path}", name, raw.table.column_names)
+        check_column(f"--audit_sample {path}", name, raw.table.column_names)
     spec: TableSpec = getattr(data, "spec", TableSpec())
     frame = make_frame(raw.table, kinds | {sensitive: "category"}, spec)
     kept = spec.kept_rows(frame, list(kinds), labelled=False)

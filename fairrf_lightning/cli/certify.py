@@ -50,7 +50,10 @@ def certify_command(
         trust: Import paths of your own classes that the checkpoint may use.
     """
     if template is None and (proxies is None) == (audit_sample is None):
-        raise InputError("certify needs knowledge about S: name either --proxies or --audit-sample.")
+        raise InputError(
+            "certify needs knowledge about S: name either --proxies or --audit_sample; "
+            "--template FILE writes a file for --proxies."
+        )
     for name, path in (("output", output), ("template", template)):
         if path is not None:
             _check_output(f"--{name}", path)
@@ -80,7 +83,7 @@ def print_certificate(certificate: Certificate) -> None:
     known = certificate.knowledge
     together = "" if known.level is None else f" (all intervals together: {known.level:.0%})"
     print_table(
-        certificate.knowledge_table(), title=f"Known of '{known.group}' from {known.source}{together}"
+        certificate.knowledge_table(), title=f"Known about '{known.group}' from {known.source}{together}"
     )
     print_table(certificate.bounds_table(), title="Largest possible dDP (demographic parity gap)", digits=3)
     print_lines(*certificate.statements())

@@ -60,8 +60,7 @@ Usage: {program} {name} RUN [options]
   RUN                        folder of a run, such as lightning_logs/version_0,
                              or a checkpoint (also --ckpt_path FILE); it knows
                              its model, data, split and encoding
-{own}  --data.path FILE           the table, if it was moved; other options of the
-                             data are those of the checkpoint
+{own}  --data.path FILE           {path}
   --trainer.devices N, --trainer.accelerator NAME, --trainer.precision NAME
 
 Every option:              {program} {name} --help-all
@@ -69,7 +68,16 @@ Every option:              {program} {name} --help-all
 _ABOUT = {
     "test": "Measure accuracy and gaps of a checkpoint on the test rows.",
     "validate": "Measure accuracy and gaps of a checkpoint on the validation rows.",
-    "predict": "Write the probability and the decision of each test row to a CSV file.",
+    "predict": "Write the probability and the decision of each row to a CSV file.",
+}
+_MOVED = """\
+the table, if it was moved; other options of the
+                             data are those of the checkpoint"""
+_PATH = {
+    "predict": """\
+new rows, encoded as in training; by default the
+                             table of training with all of its rows, or the
+                             test rows of a named data set"""
 }
 _OWN = {"predict": "  --predictions.path FILE    CSV file to write (predictions.csv)\n"}
 
@@ -78,7 +86,13 @@ def training_help(name: str) -> str:
     """Return the help of a command that trains or evaluates one model."""
     program = shell_command()
     if name != "fit":
-        return _EVALUATE.format(program=program, name=name, about=_ABOUT[name], own=_OWN.get(name, ""))
+        return _EVALUATE.format(
+            program=program,
+            name=name,
+            about=_ABOUT[name],
+            own=_OWN.get(name, ""),
+            path=_PATH.get(name, _MOVED),
+        )
     callbacks = [one for one in preset_names("callbacks") if one not in _BUILT_IN]
     data = _fill(preset_names("datamodules"))
     return _FIT.format(program=program, data=data, methods=_fill(METHODS), callbacks=_fill(callbacks))

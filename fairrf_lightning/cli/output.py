@@ -91,7 +91,7 @@ class ProgressLine(ProgressBar):
         if self._is_enabled and trainer.is_global_zero:
             seconds = timedelta(seconds=round(time.monotonic() - self._started))
             metrics = self._metrics(trainer, pl_module)
-            print_lines(f"Trained {trainer.current_epoch} epochs in {seconds}. {metrics}".rstrip())
+            print_lines(f"Trained {_epochs(trainer.current_epoch)} in {seconds}. {metrics}".rstrip())
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del pl_module
@@ -164,6 +164,10 @@ class ProgressLine(ProgressBar):
         }
         start = "val: " if words and all(name.startswith("val_") for name in words) else ""
         return start + " ".join(words.values() if start else (f"{name} {values[name]:.3f}" for name in words))
+
+
+def _epochs(number: int) -> str:
+    return f"{number} epoch{'s' * (number != 1)}"
 
 
 def _epoch(trainer: Trainer) -> str:

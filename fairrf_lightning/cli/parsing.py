@@ -332,7 +332,10 @@ def command_help(function: Callable[..., Any], name: str) -> str:
     for title, group in (("Arguments", positional), ("Options", options)):
         if group:
             parts.append("\n".join([f"{title}:", *(two_columns(one.label, _describe(one)) for one in group)]))
-    parts += [f"Examples:\n{textwrap.indent(one.description or '', '  ')}" for one in doc.examples]
+    parts += [
+        f"Examples:\n{textwrap.indent(one.description or '', f'  {shell_command()} ')}"
+        for one in doc.examples
+    ]
     return "\n\n".join(parts) + "\n"
 
 

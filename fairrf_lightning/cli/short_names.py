@@ -39,6 +39,7 @@ _LISTS = {
     f"--data.{name}" for name in ("related", "groups", "categorical", "numeric", "drop", "missing_values")
 }
 _SAME_PLACE = {"init_args", "fit", "validate", "test", "predict"}
+_TABLE_ENDINGS = (".csv", ".gz", ".parquet", ".tsv", ".txt", ".xls", ".xlsx")
 
 
 class ShortNameParser(LightningArgumentParser):
@@ -192,6 +193,9 @@ def resolve(place: str, name: str) -> Any:
         raise InputError(
             f"--{option} {name}: no such name; {did_you_mean(name, dict.fromkeys([*names, *presets]))}"
         )
+    # The parser would read the file as a config, and print all of its rows in the error.
+    if option == "data" and name.lower().endswith(_TABLE_ENDINGS):
+        raise InputError(f"--data {name}: this is a file; name it by --data table --data.path {name}")
     return name
 
 

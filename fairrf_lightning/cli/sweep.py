@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from shlex import quote
 
 import pandas as pd
 import yaml
@@ -19,6 +18,7 @@ from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.choose import rejection_lines, setting_warning
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
+from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.sources import data_facts, sweep_facts
 
@@ -139,7 +139,7 @@ def _print(result: search.SweepResult, max_accuracy_loss: float, config: Path, f
         f"{max_accuracy_loss:g} of the best vanilla model. {used}; the test rows were not used.",
         f"A trial is eligible only with a {COLLAPSE_RULE}.",
         *rejection_lines(result.rejected),
-        f"Train and test it: python train.py fit --config {quote(str(config))}",
+        f"Train and test it: {shell_command('fit', '--config', config)}",
         f"Written: {', '.join(map(str, files))}",
         *note,  # the last lines are read first
     )

@@ -357,7 +357,7 @@ def _next_steps(run: RunFolder) -> list[Absent]:
         ),
         Absent(
             "2. A survey. Collect S for a few hundred people, with the same columns as the data, in a file "
-            "survey.csv. Then run the second command with --audit-sample survey.csv --sensitive COLUMN in "
+            "survey.csv. Then run the second command with --audit_sample survey.csv --sensitive COLUMN in "
             "place of --proxies. The command suggest ranks the columns by their association with S."
         ),
     ]

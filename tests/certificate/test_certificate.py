@@ -99,7 +99,7 @@ def test_sample_may_name_another_attribute_and_columns(
 ) -> None:
     run("--audit-sample", sample, "--sensitive", "sex", "--columns", "age,priors_count", "--split", "val")
     printed = capsys.readouterr().out
-    assert "Known of 'Female'" in printed
+    assert "Known about 'Female'" in printed
     assert "priors_count" in printed
     assert "1,234 rows" in printed
     assert "measured" not in printed  # the data's own S is another attribute
@@ -108,11 +108,11 @@ def test_sample_may_name_another_attribute_and_columns(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "name either --proxies or --audit-sample"),
-        (["--proxies", "a", "--audit-sample", "b"], "name either --proxies or --audit-sample"),
+        ([], "name either --proxies or --audit_sample"),
+        (["--proxies", "a", "--audit-sample", "b"], "name either --proxies or --audit_sample"),
         (["--proxies", "a", "--level", "95"], "--level 95.0"),
         (["--proxies", "a", "--level", "x"], "--level: expected float"),
-        (["--proxies", "no.yaml", "--group", "Asian"], "--group belongs to --audit-sample"),
+        (["--proxies", "no.yaml", "--group", "Asian"], "--group belongs to --audit_sample"),
         (["--proxies", "no.yaml"], "cannot be read"),
         (["--audit-sample", "SAMPLE"], "--group"),
         (["--audit-sample", "SAMPLE", "--columns", "agee", "--group", "Asian"], "did you mean 'age'"),

@@ -24,6 +24,11 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
         ("fit --data adlt", ["adlt", "did you mean 'adult'?"]),
         ("fit --data=zzz", ["zzz", "Choices: adult"]),
         ("fit", ["data"]),
+        (
+            "fit --data people.csv",
+            ["--data people.csv: this is a file", "--data table --data.path people.csv"],
+        ),
+        ("grid --data my/people.csv", ["--data table --data.path my/people.csv"]),
         ("fit --data adult --model.etaa 0.5", ["etaa", "did you mean 'eta'"]),
         ("fit --data adult --data.batchsize 5", ["batchsize", "did you mean 'batch_size'"]),
         ("fit --data adult --lamda.beta 1", ["--lamda.beta: no such option. All options: fit --help-all"]),
@@ -72,6 +77,19 @@ def test_wrong_input_is_explained(
     assert "Traceback" not in message
     errors = message[message.index("error: ") :]
     assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["fit", "grid"])
+def test_rows_of_a_file_given_as_data_are_not_printed(
+    cli: Cli, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    Path("people.csv").write_text("name,label\nZoe,1\nYann,0\n")
+    with pytest.raises(SystemExit) as exit_info:
+        cli(f"{command} --data people.csv")
+    assert exit_info.value.code == 2
+    message = capsys.readouterr().err
+    assert "--data people.csv: this is a file; name it by --data table --data.path people.csv" in message
+    assert "Zoe" not in message
 
 
 def test_a_file_that_is_no_checkpoint_is_refused(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:

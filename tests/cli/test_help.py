@@ -36,6 +36,20 @@ def test_help_lists_every_command_by_group(capsys: pytest.CaptureFixture[str]) -
     assert page.count("train.py") >= 5  # usage, three examples, help of a command
 
 
+@pytest.mark.parametrize("command", ["audit", "sample-size"])
+def test_examples_name_the_program(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    _, _, examples = shown(capsys, command, "--help").partition("Examples:\n")
+    assert examples
+    assert all(line.startswith(f"  python train.py {command} ") for line in examples.splitlines())
+
+
+def test_help_of_predict_says_which_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "predict", "--help")
+    assert "new rows" in page
+    assert "of each test row" not in page
+    assert max(map(len, page.splitlines())) <= 80
+
+
 def test_an_earlier_name_still_works() -> None:
     assert find_command("labels").name == "sample-size"
     with pytest.raises(InputError, match="did you mean 'report'"):

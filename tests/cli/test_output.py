@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fairrf_lightning.cli import output
+
 ROOT = Path(__file__).resolve().parents[2]
 FIT = "fit --data synthetic --data.n_rows 600 --trainer.max_epochs 2"
 UNWANTED = ("💡", "litlogger", "v_num", "FLOPs", "_make_backbone", "GPU available", "LeafSpec", "Traceback")
@@ -54,6 +56,11 @@ def test_a_terminal_shows_one_progress_line(terminal: str) -> None:
     plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in bars]
     assert max(map(len, plain)) <= 80
     assert terminal.count("Trained 2 epochs") == 1
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, "0 epochs"), (1, "1 epoch"), (2, "2 epochs")])
+def test_one_epoch_is_singular(number: int, expected: str) -> None:
+    assert output._epochs(number) == expected
 
 
 def test_a_pipe_gets_sizes_results_and_the_next_commands(piped: subprocess.CompletedProcess[str]) -> None:

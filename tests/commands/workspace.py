@@ -134,7 +134,7 @@ def _copy(source: Path, target: Path) -> None:
 def _write_inputs(folder: Path, data: str, options: dict[str, str]) -> None:
     if (path := options.get("--data.path")) and not (folder / path).exists():
         _write_table(folder / path, options)
-    if (path := options.get("--audit-sample")) and data in _READERS:
+    if (path := options.get("--audit_sample")) and data in _READERS:
         _write(_READERS[data](seed=0).read().sample(600, random_state=0), folder / path)
     (folder / "proxies.yaml").write_text(_proxies(data), encoding="utf-8")
 

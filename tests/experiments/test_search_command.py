@@ -51,6 +51,7 @@ def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
     options = ["--space", "space.yaml", "--data.seed", "5", "--seeds", "3,1", "--data.batch_size", "32"]
     with monkeypatch.context() as patch:
         patch.setattr(SyntheticDataModule, "test_dataloader", tripwire)
+        patch.setattr("sys.argv", ["fairrf"])  # printed commands name the program as it was called
         sweep("--trials", "4", *options)
         before = pd.read_csv("sweep_synthetic/trials.csv")
         sweep("--trials", "7", *options)
@@ -64,7 +65,7 @@ def test_a_sweep_goes_on_and_its_choice_is_what_fit_trains(
     printed = capsys.readouterr().out
     assert "Pareto front of 7 trials" in printed
     assert "S was not used; the test rows were not used." in printed
-    assert "fit --config sweep_synthetic/chosen.yaml" in printed
+    assert "Train and test it: fairrf fit --config sweep_synthetic/chosen.yaml" in printed
 
     vanilla = after[(after["eta"] == 0) & (after["constant_models"] == 0)].nlargest(1, "val_acc").iloc[0]
     near = after["val_acc"] >= vanilla["val_acc"] - 0.01
