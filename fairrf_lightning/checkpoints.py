@@ -295,6 +295,12 @@ def check_class_paths(
             )
 
 
+def own_classes(options: Mapping[str, Any]) -> list[str]:
+    """Return the classes of the user's that options name, which a checkpoint may use only if named again."""
+    named = {text for text, place in _texts(options) if place.rpartition(".")[2] in _CLASS_KEYS}
+    return sorted(text for text in named if not _is_trusted(text))
+
+
 def _is_word(text: str) -> bool:
     return _WORD.fullmatch(text) is not None and not Path(text).is_file()
 
@@ -315,7 +321,7 @@ def plain_parameters(class_type: type[Any]) -> set[str]:
     found: dict[str, bool] = {}
     for owner in class_type.__mro__:
         try:
-            hints = get_type_hints(owner.__init__)
+            hints = get_type_hints(owner.__init__)  # type: ignore[misc]
         except (NameError, TypeError):  # a name that only type checkers import
             hints = dict.fromkeys(inspect.signature(owner).parameters, object)
         for name, hint in hints.items():
