@@ -195,8 +195,13 @@ def test_errors_name_what_is_missing(cli: CLI) -> None:
         ("class_paths", {"model": "fairrf_lightning.backbones.MLP"}, "Checkpoints of FairRFModule"),
         ("class_paths", {"data": None}, "does not name a model and a data module"),
         ("hyper_parameters", {"backbone": {"class_path": "canary.Net"}}, "--trust canary.Net"),
+        ("hyper_parameters", {"backbone": '{"class_path": "canary.Net"}'}, "--trust {"),
+        ("hyper_parameters", {"optimizer": "class_path: canary.Net"}, "--trust class_path: canary.Net"),
+        ("hyper_parameters", {"backbone": __file__}, f"--trust {__file__}"),
         ("hyper_parameters", {"eta": "high"}, r"options of the model cannot be used \(eta = high"),
         ("datamodule_hyper_parameters", {"related": {"class_path": "canary.Data"}}, "--trust canary.Data"),
+        ("datamodule_hyper_parameters", {"ksmote": "canary.Data"}, "--trust canary.Data"),
+        ("datamodule_hyper_parameters", {"ksmote": '{"class_path": "canary.Data"}'}, "--trust {"),
         ("datamodule_hyper_parameters", {"seed": -1}, "seed must be at least 0"),
         ("datamodule_hyper_parameters", {"seed": torch.zeros(2)}, "is malformed"),
         ("SyntheticDataModule", {"encoder": {}}, "damaged"),
@@ -252,7 +257,7 @@ def test_a_directory_gives_s_only(cli: CLI) -> None:
     expected = table["sex"].iloc[rows.rows.numpy()]
     assert (rows.attributes["sex"].isna().to_numpy() == expected.isna().to_numpy()).all()
     assert (rows.attributes["sex"].dropna().to_numpy() == expected.dropna().to_numpy()).all()
-    with pytest.raises(InputError, match=r"not read from a directory .*--predictions"):
+    with pytest.raises(InputError, match=r"not read from a directory .*audit that file"):
         evaluate(run, attributes=["town"])
 
 
