@@ -252,7 +252,7 @@ def test_a_directory_gives_s_only(cli: CLI) -> None:
     expected = table["sex"].iloc[rows.rows.numpy()]
     assert (rows.attributes["sex"].isna().to_numpy() == expected.isna().to_numpy()).all()
     assert (rows.attributes["sex"].dropna().to_numpy() == expected.dropna().to_numpy()).all()
-    with pytest.raises(InputError, match=r"not read from a directory .*--predictions"):
+    with pytest.raises(InputError, match=r"not read from a directory .*audit that file"):
         evaluate(run, attributes=["town"])
 
 

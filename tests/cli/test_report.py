@@ -56,7 +56,7 @@ def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
     card = Path("elsewhere/model_card.md").read_text(encoding="utf-8")
     assert "**Fairness to groups is not measured here**" in card
     assert "penalty on height is" in card
-    assert "none in the data" in card
+    assert "not in the data" in card
     assert "lambda" in card
     page = Path("elsewhere/report.html").read_text(encoding="utf-8")
     assert "python train.py certify lightning_logs/version_0/checkpoints/best.ckpt --template" in page
