@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
@@ -42,10 +43,10 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
     "pytorch-lightning_version": str,
     "rng_state": Mapping,
 }
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_WORD = re.compile(r"[\w -]*")
 _CLASS_KEYS = ("class_path", "_class_path")
 # Written by Lightning, never imported: Lightning compares it with a list of its own.
-_NOT_IMPORTED = ("_instantiator",)
+_INSTANTIATOR = "_instantiator"
 
 
 class WholeFileIO(TorchCheckpointIO):
@@ -195,7 +196,8 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     for part in ("hyper_parameters", *trained_on):
         check_plain(checkpoint.get(part), part, f"--ckpt_path {path}")
     model_class = import_class(config["model"]["class_path"])
-    named = {text for text, _ in _texts(config)}
+    # Not those of the data, which may come from the checkpoint itself.
+    named = {text for text, place in _texts(config) if not place.startswith("data.")}
     check_class_paths(options, named, f"--ckpt_path {path}", plain_parameters(model_class))
     _check_model_options(config["model"], options, path)
     if given in checkpoint:
@@ -265,29 +267,42 @@ def check_class_paths(
     options: Mapping[str, Any],
     named: Collection[str],
     path: str,
-    plain: Collection[str] | None,
+    plain: Collection[str] = (),
     hint: Callable[[str, str], str] = lambda option, text: (
-        f"If you trust it, name it yourself: --{option} {text}"
+        f"If you trust it, name it yourself: --{f'model.{option}'.removesuffix('._class_path')} {text}"
     ),
 ) -> None:
     """Raise if a checkpoint's options name a class that is neither of this package nor named by the user.
+
+    jsonargparse also takes a class from YAML in a text and from a file that a text names, so only single
+    words pass as texts that are not class paths.
 
     Args:
         options: Options of a model or of data, as the checkpoint holds them.
         named: Import paths that the user has named.
         path: The checkpoint, for the error.
-        plain: Options that are text whatever it looks like; ``None`` if all of them are.
+        plain: Options that cannot be a class, whatever their text looks like: see :func:`plain_parameters`.
         hint: Returns what to do, given the option and the class.
     """
     for text, place in _texts(options):
-        key = place.rpartition(".")[2]
-        if key in _NOT_IMPORTED or ((plain is None or place in plain) and key not in _CLASS_KEYS):
+        option, key = place.partition(".")[0], place.rpartition(".")[2]
+        if place == _INSTANTIATOR or text in named or _is_trusted(text):
             continue
-        if (key in _CLASS_KEYS or _DOTTED.fullmatch(text)) and text not in named and not _is_trusted(text):
-            option = "model" if place == "_class_path" else f"model.{place.removesuffix('.class_path')}"
+        if key in _CLASS_KEYS or (option not in plain and not _is_word(text)):
             raise InputError(
-                f"{path}: it asks for the class {text!r}, which is not of this package.\n{hint(option, text)}"
+                f"{path}: it asks for the class {text!r}, which is not of this package.\n"
+                f"{hint(place.removesuffix('.class_path'), text)}"
             )
+
+
+def own_classes(options: Mapping[str, Any]) -> list[str]:
+    """Return the classes of the user's that options name, which a checkpoint may use only if named again."""
+    named = {text for text, place in _texts(options) if place.rpartition(".")[2] in _CLASS_KEYS}
+    return sorted(text for text in named if not _is_trusted(text))
+
+
+def _is_word(text: str) -> bool:
+    return _WORD.fullmatch(text) is not None and not Path(text).is_file()
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
@@ -302,9 +317,23 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def plain_parameters(class_type: type[Any]) -> set[str]:
-    """Return the parameters of a class that are text, whatever it looks like."""
-    parameters = inspect.signature(class_type).parameters.values()
-    return {item.name for item in parameters if item.annotation in (str, "str", "str | None")}
+    """Return the parameters of a class whose type is made of texts, numbers and lists of them."""
+    found: dict[str, bool] = {}
+    for owner in class_type.__mro__:
+        try:
+            hints = get_type_hints(owner.__init__)  # type: ignore[misc]
+        except (NameError, TypeError):  # a name that only type checkers import
+            hints = dict.fromkeys(inspect.signature(owner).parameters, object)
+        for name, hint in hints.items():
+            found.setdefault(name, _is_plain(hint))
+    return {name for name, is_plain in found.items() if is_plain}
+
+
+def _is_plain(hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType, list, tuple, dict):
+        return all(_is_plain(item) for item in get_args(hint) if item is not Ellipsis)
+    return origin is Literal or hint in (str, int, float, bool, NoneType, Path)
 
 
 def _is_trusted(class_path: str) -> bool:

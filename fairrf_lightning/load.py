@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import ArgumentError
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -158,8 +158,7 @@ def load_run(
         check_plain(checkpoint.get(part), part, str(path))
     model_class, data_class = _classes(checkpoint, path, trust)
     trained = _options(checkpoint, "datamodule_hyper_parameters")
-    check_class_paths(trained, trust, str(path), None, _trust_hint)
-    _check_url(trained.get("url"), trust, path)
+    check_data_options(trained, data_class, trust, str(path), _trust_hint)
     data: TabularDataModule = _make(data_class, _data_options(trained, data_options or {}, path), path)
     if module is None:
         options = _options(checkpoint, "hyper_parameters")
@@ -299,7 +298,7 @@ def _classes(
     if not {"model", "data"} <= set(paths) or not all(isinstance(name, str) for name in paths.values()):
         raise InputError(f"{path}: it does not name a model and a data module. {_OTHER_MODELS}")
     named = {part: {"class_path": name} for part, name in paths.items()}
-    check_class_paths(named, trust, str(path), None, _trust_hint)
+    check_class_paths(named, trust, str(path), hint=_trust_hint)
     found = import_class(paths["model"]), import_class(paths["data"])
     if not issubclass(found[0], FairRFModule) or not issubclass(found[1], TabularDataModule):
         raise InputError(f"{path}: {paths['model']} with {paths['data']}. {_OTHER_MODELS}")
@@ -315,14 +314,29 @@ def _trust_hint(option: str, class_path: str) -> str:
     return f"If you trust it, name it yourself: --trust {class_path}"
 
 
-def _check_url(url: Any, trust: Collection[str], path: Path) -> None:
-    """Raise if data would be downloaded from an address that only the checkpoint names."""
+def check_data_options(
+    options: Mapping[str, Any],
+    data_class: type[Any],
+    trust: Collection[str],
+    path: str,
+    hint: Callable[[str, str], str],
+) -> None:
+    """Raise if a checkpoint's options of the data name a class or an address that is not trusted.
+
+    Args:
+        options: Options of the data, as the checkpoint holds them.
+        data_class: Class of the data module.
+        trust: Import paths and addresses that the user has named.
+        path: The checkpoint, for the error.
+        hint: Returns what to do, given the option and the class or address.
+    """
+    check_class_paths(options, trust, path, plain_parameters(data_class), hint)
+    url = options.get("url")
     presets = (preset("datamodules", name) for name in preset_names("datamodules"))
-    if url is None or url in trust or any(url == one.get("init_args", {}).get("url") for one in presets):
+    if url is None or url in trust or any(url == (one.get("init_args") or {}).get("url") for one in presets):
         return
     raise InputError(
-        f"{path}: its data come from {url}, which is not the address of a preset.\n"
-        f"{_trust_hint('', str(url))}"
+        f"{path}: its data come from {url}, which is not the address of a preset.\n{hint('url', str(url))}"
     )
 
 

@@ -15,7 +15,7 @@ import fairrf_lightning
 PACKAGE = Path(fairrf_lightning.__file__).parent
 LAYERS = (
     {"errors", "files", "printed_command", "presets", "quiet"},
-    {"functional", "training_scale"},
+    {"functional"},
     {"penalty", "metrics", "backbones", "datamodules", "class_paths"},
     {
         "module",

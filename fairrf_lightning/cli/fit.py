@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ from fairrf_lightning.cli.output import (
 )
 from fairrf_lightning.cli.short_names import ShortNameParser
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.load import RunFolder
+from fairrf_lightning.load import RunFolder, check_data_options
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.presets import fit_callbacks, recommended
 from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
@@ -339,23 +339,29 @@ def _with_checkpoint(args: list[str]) -> list[str]:
     return [command, *_data_and_model(load_checkpoint(path), f"--ckpt_path {path}", given), *rest]
 
 
-def _data_and_model(checkpoint: dict[str, Any], name: str, given: Collection[str]) -> Iterator[str]:
+def _data_and_model(checkpoint: dict[str, Any], name: str, given: Mapping[str, str]) -> Iterator[str]:
     """Yield ``--data`` and ``--model`` as the checkpoint has them, unless they are given."""
     classes = {part: {"class_path": path} for part, path in checkpoint.get("class_paths", {}).items()}
     options = checkpoint.get("datamodule_hyper_parameters", {})
     check_plain([classes, options], "class_paths", name)
     absent = {"data", "model"} - {option.removeprefix("--").replace("method", "model") for option in given}
     for part in sorted(absent & set(classes)):
-        check_class_paths({part: classes[part]}, (), name, None, _trust_hint)
+        check_class_paths({part: classes[part]}, (), name, hint=_trust_hint)
         init_args = {}
         if part == "data":
-            accepted = accepted_options(import_class(classes[part]["class_path"]))
+            data_class = import_class(classes[part]["class_path"])
+            check_data_options(options, data_class, given.values(), name, _trust_data_hint)
+            accepted = accepted_options(data_class)
             init_args = {option: options[option] for option in accepted if options.get(option) is not None}
         yield f"--{part}={json.dumps(classes[part] | {'init_args': init_args})}"
 
 
 def _trust_hint(option: str, class_path: str) -> str:
-    return f"If you trust it, name it yourself: --{option.removeprefix('model.')} {class_path}"
+    return f"If you trust it, name it yourself: --{option} {class_path}"
+
+
+def _trust_data_hint(option: str, text: str) -> str:
+    return _trust_hint("data" if option == "_class_path" else f"data.{option}", text)
 
 
 def _pairs(args: list[str]) -> Iterator[tuple[str, str]]:

@@ -133,7 +133,7 @@ _CLONE = Path(__file__).resolve().parents[2]  # in an installed wheel: site-pack
 _EXAMPLES = (
     ("fit", "--data", "adult"),
     ("report", "lightning_logs/version_0"),
-    ("audit", "--predictions", "scores.csv", "--groups", "race,sex"),
+    ("audit", "scores.csv", "--groups", "race,sex"),
 )
 
 

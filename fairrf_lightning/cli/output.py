@@ -19,6 +19,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fairrf_lightning.callbacks.run_files import run_directory
+from fairrf_lightning.checkpoints import own_classes
+from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import diverged
@@ -227,11 +229,17 @@ def print_next_commands(trainer: Trainer) -> None:
     folder, data = run_directory(trainer), getattr(trainer, "datamodule", None)
     if folder is None or not trainer.ckpt_path or not isinstance(data, TabularDataModule):
         return
-    commands: list[tuple[str | Path, ...]] = [("report", folder), ("predict", folder)]
+    model = trainer.lightning_module
+    classes = [{"class_path": class_path(type(part))} for part in (model, data)]
+    own = own_classes({"used": [*classes, model.hparams, data.hparams]})
+    trust = ("--trust", ",".join(own)) if own else ()
+    commands: list[tuple[str | Path, ...]] = [("report", folder, *trust)]
     if data.sensitive is None:
-        commands.insert(1, ("certify", folder, "--template", folder / "proxies.yaml"))
+        commands.append(("certify", folder, "--template", folder / "proxies.yaml", *trust))
     else:
-        commands.insert(1, ("audit", folder))
+        commands.append(("audit", folder, *trust))
+    named = ("--config", folder / "config.yaml", "--ckpt_path", trainer.ckpt_path) if own else (folder,)
+    commands.append(("predict", *named))
     print_lines("Next:", *(f"  {shell_command(*command)}" for command in commands))
 
 

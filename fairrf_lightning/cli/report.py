@@ -34,6 +34,7 @@ def report_command(
     grid: Path | None = None,
     certificate: Path | None = None,
     out: Path | None = None,
+    trust: Sequence[str] = (),
 ) -> None:
     """Write report.html and model_card.md for a run, a grid or an audit.
 
@@ -44,6 +45,7 @@ def report_command(
         grid: Folder of a grid whose settings are drawn around the run.
         certificate: File written by certify --output. By default certificate.json in the folder.
         out: Folder to write to. By default the folder itself.
+        trust: Import paths of your own classes that the checkpoint uses.
     """
     given = {"against": against, "groups": groups, "grid": grid, "certificate": certificate}
     is_grid = (folder / "results.csv").is_file()
@@ -56,7 +58,7 @@ def report_command(
     elif (folder / "audit.json").is_file() and not is_run:
         facts = audit_facts(read_audit(folder / "audit.json"))
     else:
-        facts = _run(RunFolder(folder), against, groups, grid, certificate)
+        facts = _run(RunFolder(folder), against, groups, grid, certificate, trust=trust)
     files = write_report(facts, out or folder)
     Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
 
@@ -94,30 +96,34 @@ def _run(
     groups: Sequence[str],
     grid: Path | None,
     certificate: Path | None,
+    *,
+    trust: Sequence[str],
 ) -> Facts:
     check_finite(run)
     other = None if against is None else RunFolder(against)
     front = None if grid is None else _front(grid)
     return run_facts(
         run,
-        _evaluated(run, other, groups),
+        _evaluated(run, other, groups, trust),
         against=other,
         front=front,
         certificate=_certificate(run, certificate),
     )
 
 
-def _evaluated(run: RunFolder, against: RunFolder | None, groups: Sequence[str]) -> RunAudit:
+def _evaluated(
+    run: RunFolder, against: RunFolder | None, groups: Sequence[str], trust: Sequence[str]
+) -> RunAudit:
     """Evaluate the run's checkpoint on its test rows, and that of another run on the same rows."""
     try:
-        rows = _evaluate(run, groups)
+        rows = _evaluate(run, groups, trust)
     except DivergedError:  # there is nothing to report
         raise
     except (InputError, MisconfigurationException, ArgumentError, OSError, ValueError) as error:
         if against is not None or groups:
             raise
         return RunAudit(reason=f"The checkpoint could not be evaluated again: {explain(error)}")
-    others = None if against is None else _evaluate(against, groups)
+    others = None if against is None else _evaluate(against, groups, trust)
     models = [rows] if others is None else [rows, others]
     result = audit(score_checkpoint(rows, others)).to_dict()
     values = [_penalties(of) for of in models]
@@ -128,9 +134,9 @@ def _evaluated(run: RunFolder, against: RunFolder | None, groups: Sequence[str])
     return RunAudit(result, dependences)
 
 
-def _evaluate(run: RunFolder, groups: Sequence[str]) -> EvaluatedRows:
+def _evaluate(run: RunFolder, groups: Sequence[str], trust: Sequence[str]) -> EvaluatedRows:
     with quiet_lightning():
-        return evaluate(load_run(run.path), attributes=groups)
+        return evaluate(load_run(run.path, trust=trust), attributes=groups)
 
 
 @torch.no_grad()

@@ -47,6 +47,20 @@ def test_a_run_is_reported_with_the_figures_that_it_logged(
     assert re.search(r"\| income \| lambda \| 0\.\d{4}", card)
 
 
+def test_the_next_commands_name_the_users_classes(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("next_code.py").write_text(
+        "from fairrf_lightning.backbones import MLP\nclass Mine(MLP):\n    '''Mine.'''\n"
+    )
+    cli(f"{SMALL} --model.backbone next_code.Mine")
+    following = capsys.readouterr().out.partition("Next:\n")[2].splitlines()
+    assert len(following) == 3
+    for line in following:
+        cli(line.partition("train.py ")[2])
+    card = (RUN / "model_card.md").read_text(encoding="utf-8")
+    assert "could not be evaluated" not in card
+    assert "false positive rate" in card
+
+
 def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
     table = SyntheticDataModule(n_rows=1000).read().drop(columns="group")
     table.to_csv("mine.csv", index=False)
@@ -56,7 +70,7 @@ def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
     card = Path("elsewhere/model_card.md").read_text(encoding="utf-8")
     assert "**Fairness to groups is not measured here**" in card
     assert "penalty on height is" in card
-    assert "not in the data" in card
+    assert "The data have no sensitive attribute." in card
     assert "lambda" in card
     page = Path("elsewhere/report.html").read_text(encoding="utf-8")
     assert "python train.py certify lightning_logs/version_0/checkpoints/best.ckpt --template" in page

@@ -28,6 +28,9 @@ SPOTS: dict[str, dict[str, Any]] = {
     "model": {"_class_path": CANARY},
     "unknown": {"something": [CANARY]},
     "through_us": {"backbone": "fairrf_lightning.errors.os.system"},
+    "yaml": {"backbone": f"class_path: {CANARY}"},
+    "json": {"optimizer": f'{{"class_path": "{CANARY}"}}'},
+    "file": {"backbone": "./evil.yaml"},
     "of_torch": {"backbone": "torch.hub.load"},
 }
 LIGHTNING = ("fit", "validate", "test", "predict")
@@ -87,9 +90,34 @@ def test_nothing_is_imported_wherever_it_is_named(
     spot: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("canarymod.py").write_text("open('sung', 'w').close()\nrun = open\n")
+    Path("evil.yaml").write_text(f"class_path: {CANARY}")
     checkpoint = run_folder / "best.ckpt"
     rewrite(checkpoint, lambda content: content["hyper_parameters"].update(SPOTS[spot]))
     assert "which is not of this package" in error_of(command("test", checkpoint), capsys)
+    assert not Path("sung").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "hint"),
+    [
+        ({"ksmote": CANARY}, {}, f"--data.ksmote {CANARY}"),
+        ({"ksmote": SPEC}, {}, f"--data.ksmote {CANARY}"),
+        ({"data_dir": CANARY}, {"backbone": CANARY}, f"--model.backbone {CANARY}"),
+        ({"url": "http://localhost:9/a.csv"}, {}, "--data.url http://localhost:9/a.csv"),
+    ],
+)
+def test_options_of_the_data_that_the_checkpoint_names_are_checked(
+    options: dict[str, Any],
+    model: dict[str, Any],
+    hint: str,
+    run_folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("canarymod.py").write_text("open('sung', 'w').close()\nrun = open\n")
+    checkpoint = run_folder / "best.ckpt"
+    rewrite(checkpoint, lambda content: content["datamodule_hyper_parameters"].update(options))
+    rewrite(checkpoint, lambda content: content["hyper_parameters"].update(model))
+    assert hint in error_of(["test", *QUICK, "--ckpt_path", str(checkpoint)], capsys)
     assert not Path("sung").exists()
 
 
