@@ -25,8 +25,8 @@ def import_class(class_path: str) -> Any:
 def class_path(class_type: type[Any]) -> str:
     """Return the path that :func:`import_class` finds a class by.
 
-    >>> class_path(Path)
-    'pathlib.Path'
+    >>> class_path(PurePath)
+    'pathlib.PurePath'
     """
     return f"{class_type.__module__}.{class_type.__qualname__}"
 
@@ -45,7 +45,7 @@ def accepted_options(class_type: type[Any]) -> list[str]:
 def plain_values(value: Any) -> Any:
     """Return options as plain values, as a checkpoint keeps them.
 
-    >>> plain_values({"path": Path("a.csv"), "split": (0.5, 0.5)})
+    >>> plain_values({"path": PurePath("a.csv"), "split": (0.5, 0.5)})
     {'path': 'a.csv', 'split': [0.5, 0.5]}
     """
     if is_dataclass(value) and not isinstance(value, type):

@@ -11,7 +11,7 @@ import torch
 
 from fairrf_lightning.cli import main
 
-# Lightning's own calls into jsonargparse; nothing that this package can mend.
+# Lightning's own calls into jsonargparse; this package cannot correct them.
 os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"
 # Two cores: threads of one test only get into the way of the processes of another.
 torch.set_num_threads(1)

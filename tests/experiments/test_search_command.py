@@ -11,6 +11,7 @@ import pytest
 import yaml
 from optuna.trial import TrialState
 
+import fairrf_lightning
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule
 from fairrf_lightning.errors import InputError
@@ -235,11 +236,10 @@ def test_a_process_that_died_before_its_first_heartbeat_does_not_block_the_study
 def test_without_optuna_the_extra_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [
-        name
-        for name in sys.modules
-        if name.startswith(("fairrf_lightning.cli.sweep", "fairrf_lightning.experiments"))
-    ]:
+    # The packages are imported again without optuna; afterwards their parent has to hold the first ones.
+    monkeypatch.setattr(fairrf_lightning, "experiments", sys.modules["fairrf_lightning.experiments"])
+    parts = ("fairrf_lightning.cli.sweep", "fairrf_lightning.experiments")
+    for name in [name for name in sys.modules if name.startswith(parts)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SystemExit):
