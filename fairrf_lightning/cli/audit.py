@@ -47,17 +47,8 @@ _NOT_APPLICABLE = "not applicable"
 def run_audit(args: Sequence[str]) -> Audit:
     """Run ``audit`` with the arguments behind its name."""
     aliases = {"ckpt_path": "source", "predictions": "source"}
-    result: Audit = call(audit_command, _without_config(args), "audit", aliases=aliases)
+    result: Audit = call(audit_command, args, "audit", aliases=aliases)
     return result
-
-
-def _without_config(args: Sequence[str]) -> list[str]:
-    """Leave out ``--config FILE``, which earlier commands had: the checkpoint has all that it says."""
-    kept = [arg for arg in args if not arg.startswith("--config=")]
-    while "--config" in kept:
-        place = kept.index("--config")
-        del kept[place : place + 2]
-    return kept
 
 
 def audit_command(

@@ -426,3 +426,9 @@ def test_a_checkpoint_and_a_file_of_predictions_are_told_apart(
         main(["audit", *options.split()])
     assert error.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_no_option_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["audit", "best.ckpt", "--config", "config.yaml"])
+    assert "--config" in capsys.readouterr().err
