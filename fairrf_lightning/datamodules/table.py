@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -139,7 +140,8 @@ class TableDataModule(TabularDataModule):
         self.url, self.sha256 = url, sha256
         self._path = _local_file(path, url, sha256)
         if self._path is not None:
-            self.hparams["path"] = str(self._path.absolute())  # the run may be loaded from another folder
+            # The run may be loaded from another folder.
+            self.hparams["path"] = os.path.abspath(self._path)  # noqa: PTH100 - resolve() follows links
         elif url is not None and sha256 is not None:
             name = PurePosixPath(unquote(urlsplit(url).path)).name or "table.csv"
             self.files = (RemoteFile(name, sha256.lower(), None, url, cache_folder=sha256.lower()[:16]),)
