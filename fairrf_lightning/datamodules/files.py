@@ -27,6 +27,7 @@ if sys.platform != "win32":
     import resource
 
 _BLOCK_BYTES = 1 << 24  # the longest line that can be read
+_MAX_COPIED_BYTES = 32 << 20
 _LARGE_BYTES = 1 << 28
 _MEMORY_PER_BYTE = 5  # at least, see benchmarks/csv_memory.py; each category takes more
 _MAX_GZIP_RATIO = 1032
@@ -109,19 +110,31 @@ class CsvFile:
             arrow_csv.ConvertOptions(column_types=dict.fromkeys(self._header, pa.string())),
         )
         with self._open() as file, self._explained():
-            names = arrow_csv.open_csv(pa.PythonFile(file, "r"), *self._options).schema.names
+            names = arrow_csv.open_csv(self._source(file), *self._options).schema.names
         self.names = self._clean(names, delimiter)
 
     def blocks(self, progress: Progress | None = None) -> Iterator[pa.Table]:
         """Yield the columns that have a name, some rows at a time; call ``progress`` in between."""
         rows = 0
         with self._open(progress) as file, self._explained():
-            for batch in arrow_csv.open_csv(pa.PythonFile(file, "r"), *self._options):
+            for batch in arrow_csv.open_csv(self._source(file), *self._options):
                 rows += batch.num_rows
                 table = pa.Table.from_batches([batch]).select(list(self.names))
                 yield table.rename_columns(list(self.names.values()))
         if not rows:
             raise _no_rows(self.path, len(self.names))
+
+    def _source(self, file: IO[bytes]) -> pa.NativeFile:
+        """Return the file as Arrow reads it: a copy in Arrow's own memory, unless it is large.
+
+        A thread of Arrow that still holds a Python object when the program ends would abort it.
+        """
+        if self.path.stat().st_size > _MAX_COPIED_BYTES:
+            return pa.PythonFile(file, "r")
+        copy = pa.BufferOutputStream()
+        while chunk := file.read(1 << 20):
+            copy.write(chunk)
+        return pa.BufferReader(copy.getvalue())
 
     def _clean(self, names: list[str], delimiter: str) -> dict[int, str]:
         """Return number and name, without outer blanks, of each column that has a name."""

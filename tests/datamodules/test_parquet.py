@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,7 +20,7 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import files
 from fairrf_lightning.datamodules.columns import Kind, TableSpec, infer_kinds, make_frame
 from fairrf_lightning.datamodules.encoding import EncoderFit
-from fairrf_lightning.datamodules.files import read_file
+from fairrf_lightning.datamodules.files import CsvFile, read_file
 from fairrf_lightning.datamodules.parquet import ParquetDirectory, csv_to_parquet
 from fairrf_lightning.errors import InputError
 
@@ -254,3 +255,13 @@ def test_the_printed_command_has_the_options_of_the_file(
     monkeypatch.setattr(files, "rank_zero_info", notices.append)
     read_file(csv, "cp1252", ";")
     assert notices[0].endswith(" people_parquet --encoding cp1252 --delimiter ';'")
+
+
+def test_arrow_holds_no_python_file_of_a_small_table(tmp_path: Path) -> None:
+    """Such a file aborted the program (exit code 134) if it ended while a thread of Arrow still had it."""
+    path = tmp_path / "small.csv"
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    with path.open("rb") as file:
+        source = CsvFile(path)._source(file)
+    assert not isinstance(source, pa.PythonFile)
+    assert source.read() == path.read_bytes()
