@@ -377,7 +377,7 @@ class _Progress:
 
     def show(self, number: int, epochs: int) -> None:
         with self._lock:
-            if new := epochs - self._shown[number]:
+            if (new := epochs - self._shown[number]) > 0:  # once the folder is gone, 0 epochs are read
                 self._shown[number] = epochs
                 self._advance(new * self._jobs[number].epoch_work)
 

@@ -22,7 +22,7 @@ from fairrf_lightning.cli.progress import resumable
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, run_settings
-from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
+from fairrf_lightning.experiments.run import Job, _Link, _Progress, default_num_workers, run_jobs
 from fairrf_lightning.methods import KSMOTE
 
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
@@ -183,3 +183,12 @@ def test_a_backend_of_another_package_is_registered(monkeypatch: pytest.MonkeyPa
 def test_the_default_number_of_workers_depends_on_the_work() -> None:
     assert default_num_workers(10_000) == 1, "the start of a process would take longer"
     assert default_num_workers(10**9) == joblib.cpu_count()
+
+
+def test_progress_never_goes_back(tmp_path: Path) -> None:
+    job = Job(DATA, [Setting(eta=0.1)], [0], SHORT)
+    steps: list[int] = []
+    progress = _Progress(_Link(tmp_path), [job], steps.append)
+    progress.show(0, 2)
+    progress.show(0, 0)  # read after the folder was deleted
+    assert sum(steps) == job.work

@@ -102,14 +102,14 @@ def test_a_file_to_fill_in_is_not_overwritten(cli: Cli, capsys: pytest.CaptureFi
 def test_commands_for_an_audit_of_a_checkpoint(cli: Cli) -> None:
     fit_table(cli, with_s=True)
     (best,) = (RUN / "checkpoints").glob("best.ckpt")
-    main(["audit", "--config", str(RUN / "config.yaml"), "--ckpt_path", str(best)])
+    main(["audit", "--ckpt_path", str(best)])
     found = sections(Path("audit/report.html"))
     assert found["training"] == found["data"] == [f"python train.py report {RUN}"]
     run_all(found["training"])
     run_all(found["certificate"])
     assert not found["comparison"]
     best.rename("alone.ckpt")
-    main(["audit", "--config", str(RUN / "config.yaml"), "--ckpt_path", "alone.ckpt"])
+    main(["audit", "alone.ckpt"])
     assert not any(sections(Path("audit/report.html")).values()), "nothing is known of its run"
 
 
