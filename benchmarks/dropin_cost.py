@@ -1,10 +1,11 @@
-"""Cost of the two callbacks: step time of a module with them over the same module without.
+"""Cost of the penalty in a training step, next to a penalty written by hand and to no penalty.
 
     python benchmarks/dropin_cost.py
 
-Trains a plain LightningModule in turn without and with ``PretrainCallback`` and ``LambdaUpdateCallback``,
-at batch 512 with 100 columns and 3 related features (12 columns), and prints the median of the ratios of
-neighbouring fits.
+Takes steps of an MLP 64-32 at batch 512, in turn without a penalty, with a minimal one written by hand (one
+matrix product, plain autograd, a fixed lambda) and with this package's. First in a plain loop with
+``RelatedFeaturePenalty``, then in Lightning with the two callbacks attached. Prints the medians of the ratios
+of neighbouring measurements.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import logging
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from lightning import Callback, LightningModule, Trainer
@@ -25,37 +25,95 @@ from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import TensorBatches
 
-COLUMNS, BATCH = 100, 512
-RELATED = {"age": [0], "relationship": list(range(1, 7)), "marital-status": list(range(7, 12))}
+BATCH, ETA, BETA, INTERVAL, STATISTICS = 512, 0.6, 0.5, 50, ("covariance", "correlation")
+Clock = Callable[[], float]
+Penalty = Callable[[Tensor, Tensor], Tensor]
 
 
-class Foreign(LightningModule):
-    """A user's module without FairRF."""
+def by_hand(columns: int) -> Penalty:
+    """Return the minimal penalty on the first columns."""
+    chosen, weights = torch.arange(columns), torch.full((columns,), 1 / columns)
 
-    def __init__(self, hidden: tuple[int, ...]) -> None:
+    def penalty(logits: Tensor, inputs: Tensor) -> Tensor:
+        probs, related = logits.sigmoid(), inputs[:, chosen]
+        covariances = (probs - probs.mean()) @ (related - related.mean(0)) / len(probs)
+        return ETA * (weights * covariances.abs()).sum()
+
+    return penalty
+
+
+def packaged(columns: int, statistic: str) -> Penalty:
+    """Return the package's penalty on the first columns, with its updates of lambda."""
+    penalty = RelatedFeaturePenalty({f"x{c}": [c] for c in range(columns)}, eta=ETA, statistic=statistic)
+
+    def updated(logits: Tensor, inputs: Tensor) -> Tensor:
+        if penalty.penalised_steps % INTERVAL == INTERVAL - 1:
+            penalty.update_weights(BETA)
+        value: Tensor = penalty(logits, inputs)
+        return value
+
+    return updated
+
+
+def network(columns: int) -> nn.Sequential:
+    """Return the MLP 64-32."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(columns, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
+    return nn.Sequential(*layers, nn.Flatten(0))
+
+
+def rows_of(count: int, columns: int) -> dict[str, Tensor]:
+    """Return random rows."""
+    inputs = torch.randn(count, columns)
+    return {"inputs": inputs, "target": (inputs[:, :5].sum(1) + torch.randn(count) > 0).float()}
+
+
+def plain_steps(columns: int, penalty: Penalty | None) -> Callable[[], None]:
+    """Return a function that takes one training step in plain PyTorch."""
+    net, rows = network(columns), rows_of(BATCH, columns)
+    optimizer = torch.optim.Adam(net.parameters(), fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        logits = net(rows["inputs"])
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, rows["target"])
+        whole = loss if penalty is None else loss + penalty(logits, rows["inputs"])
+        whole.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def step_time(step: Callable[[], None], steps: int, clock: Clock) -> float:
+    """Return the mean time of a few steps, in seconds."""
+    start = clock()
+    for _ in range(steps):
+        step()
+    return (clock() - start) / steps
+
+
+class Classifier(LightningModule):
+    """A user's module, without a penalty or with one written into its training step."""
+
+    def __init__(self, columns: int, penalty: Penalty | None) -> None:
         super().__init__()
-        widths = (COLUMNS, *hidden)
-        layers = [
-            layer
-            for width, following in pairwise(widths)
-            for layer in (nn.Linear(width, following), nn.ReLU(), nn.Dropout(0.1))
-        ]
-        self.net = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
+        self.net, self.fairness = network(columns), penalty
 
     def training_step(self, batch: dict[str, Tensor]) -> Tensor:
-        """Return the task loss."""
-        logits = self.net(batch["inputs"]).squeeze(1)
-        return nn.functional.binary_cross_entropy_with_logits(logits, batch["target"])
+        """Return the loss."""
+        logits = self.net(batch["inputs"])
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, batch["target"])
+        return loss if self.fairness is None else loss + self.fairness(logits, batch["inputs"])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam."""
-        return torch.optim.Adam(self.parameters(), lr=1e-3, fused=True)
+        return torch.optim.Adam(self.parameters(), fused=True)
 
 
 class StepTimes(Callback):
     """Notes the time from one training batch to the next, by the given clock."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.times: list[float] = []
         self._last: float | None = None
@@ -73,13 +131,10 @@ class StepTimes(Callback):
         self._last = now
 
 
-def step_time(
-    hidden: tuple[int, ...], callbacks: list[Callback], batches: int, clock: Callable[[], float]
+def fit_time(
+    columns: int, penalty: Penalty | None, callbacks: Sequence[Callback], batches: int, clock: Clock
 ) -> float:
     """Return the step time of a short fit, in seconds: the fastest tenth, which other work disturbs least."""
-    torch.manual_seed(0)
-    inputs = torch.randn(BATCH * batches, COLUMNS)
-    target = (inputs[:, :12].sum(1) + torch.randn(len(inputs)) > 0).float()
     times = StepTimes(clock)
     trainer = Trainer(
         accelerator="cpu",
@@ -90,41 +145,60 @@ def step_time(
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Foreign(hidden), TensorBatches({"inputs": inputs, "target": target}, BATCH, shuffle=True))
+    rows = TensorBatches(rows_of(BATCH * batches, columns), BATCH, shuffle=True)
+    trainer.fit(Classifier(columns, penalty), rows)
     return statistics.quantiles(times.times[batches // 4 :], n=10)[0]
 
 
-def step_times(
-    hidden: tuple[int, ...], batches: int, repeats: int, clock: Callable[[], float]
-) -> Iterator[tuple[float, float]]:
-    """Yield step times without and with the callbacks, measured one after the other."""
-    for _ in range(repeats):
-        penalty = RelatedFeaturePenalty(RELATED, eta=0.6)
-        attached = [PretrainCallback(epochs=0), LambdaUpdateCallback(penalty=penalty, module="net")]
-        yield step_time(hidden, [], batches, clock), step_time(hidden, attached, batches, clock)
+def attached(columns: int) -> list[Callback]:
+    """Return the two callbacks with a penalty on the first columns."""
+    penalty = RelatedFeaturePenalty({f"x{c}": [c] for c in range(columns)}, eta=ETA)
+    return [PretrainCallback(epochs=0), LambdaUpdateCallback(BETA, INTERVAL, penalty=penalty, module="net")]
+
+
+def ratio(times: Iterable[tuple[float, ...]], over: int, under: int) -> str:
+    """Return the median ratio of two measurements, with its quartiles."""
+    low, middle, high = statistics.quantiles([row[over] / row[under] for row in times], n=4)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def report(name: str, times: list[tuple[float, ...]]) -> None:
+    """Print one line of ratios: by hand to without, ours to without, ours to by hand."""
+    without = 1e3 * statistics.median(row[0] for row in times)
+    print(
+        f"{name}: {without:.2f} ms without; by hand {ratio(times, 1, 0)} times, "
+        f"ours {ratio(times, 2, 0)} times; ours to by hand {ratio(times, 2, 1)}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    """Print a line for each size of the module."""
+    """Print a line for each number of related columns, in a plain loop and in Lightning."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--batches", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=40)
+    parser.add_argument("--batches", type=int, default=100, help="training steps in each fit")
+    parser.add_argument("--columns", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cpu", action="store_true", help="CPU time, on a machine that has other work to do")
+    parser.add_argument("--wall", action="store_true", help="wall time; CPU time by default")
     args = parser.parse_args()
-    clock = time.process_time if args.cpu else time.perf_counter
+    clock = time.perf_counter if args.wall else time.process_time
     torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    for hidden in ((64, 32), (512, 512, 256)):
-        pairs = list(step_times(hidden, args.batches, args.repeats, clock))
-        without, attached = (statistics.median(times) for times in zip(*pairs, strict=True))
-        found = sorted(after / before for before, after in pairs)
-        name = "MLP " + "-".join(map(str, hidden))
-        print(
-            f"{name}: {1e3 * without:.2f} ms without, {1e3 * attached:.2f} ms with; "
-            f"median ratio {statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
-        )
+    for columns in args.columns:
+        width = max(100, columns)
+        for statistic in STATISTICS:
+            penalties = (None, by_hand(columns), packaged(columns, statistic))
+            steps = [plain_steps(width, penalty) for penalty in penalties]
+            times = [tuple(step_time(step, 25, clock) for step in steps) for _ in range(args.repeats + 2)]
+            report(f"{columns} columns, {statistic}, plain loop", times[1:])
+    for columns in args.columns[:1]:
+        kinds = ((None, list), (by_hand(columns), list), (None, lambda n=columns: attached(n)))
+        fits = [
+            tuple(fit_time(max(100, columns), hand, make(), args.batches, clock) for hand, make in kinds)
+            for _ in range(max(2, args.repeats // 4))
+        ]
+        report(f"{columns} columns, drop-in, Lightning", fits)
 
 
 if __name__ == "__main__":

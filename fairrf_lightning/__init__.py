@@ -8,11 +8,12 @@ from fairrf_lightning.errors import InputError
 if TYPE_CHECKING:
     from fairrf_lightning.module import FairRFModule
     from fairrf_lightning.penalty import RelatedFeaturePenalty
+    from fairrf_lightning.related import Categorical
 
     __version__: str
 
-__all__ = ["FairRFModule", "InputError", "RelatedFeaturePenalty"]
-_LAZY = {"FairRFModule": "module", "RelatedFeaturePenalty": "penalty"}
+__all__ = ["Categorical", "FairRFModule", "InputError", "RelatedFeaturePenalty"]
+_LAZY = {"Categorical": "related", "FairRFModule": "module", "RelatedFeaturePenalty": "penalty"}
 
 if not TYPE_CHECKING:
 

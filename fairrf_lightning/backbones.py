@@ -7,12 +7,17 @@ A backbone may have its own loss, a method ``task_loss(logits, target)``; otherw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from fairrf_lightning.errors import InputError, did_you_mean
+
+
+def _flatten_one(outputs: int) -> list[nn.Module]:
+    return [nn.Flatten(0)] if outputs == 1 else []
 
 
 class MLP(nn.Sequential):
@@ -22,9 +27,12 @@ class MLP(nn.Sequential):
         n_features: Number of input columns.
         hidden: Sizes of the hidden layers.
         dropout: Dropout after each hidden layer; 0 turns it off (0 in the paper, 0.2 in the authors' code).
+        outputs: Number of logits per row: 1 for two classes, otherwise the number of classes.
     """
 
-    def __init__(self, n_features: int, hidden: Sequence[int] = (64, 32), dropout: float = 0.1) -> None:
+    def __init__(
+        self, n_features: int, hidden: Sequence[int] = (64, 32), dropout: float = 0.1, outputs: int = 1
+    ) -> None:
         if any(size < 1 for size in hidden):
             raise InputError(f"hidden = {list(hidden)}: expected layer sizes of 1 or more.")
         if not 0 <= dropout < 1:
@@ -35,7 +43,7 @@ class MLP(nn.Sequential):
             layers += [nn.Linear(size, next_size), nn.ReLU()]
             layers += [nn.Dropout(dropout)] if dropout else []
             size = next_size
-        super().__init__(*layers, nn.Linear(size, 1), nn.Flatten(0))
+        super().__init__(*layers, nn.Linear(size, outputs), *_flatten_one(outputs))
 
 
 class Linear(nn.Sequential):
@@ -43,10 +51,11 @@ class Linear(nn.Sequential):
 
     Args:
         n_features: Number of input columns.
+        outputs: Number of logits per row: 1 for two classes, otherwise the number of classes.
     """
 
-    def __init__(self, n_features: int) -> None:
-        super().__init__(nn.Linear(n_features, 1), nn.Flatten(0))
+    def __init__(self, n_features: int, outputs: int = 1) -> None:
+        super().__init__(nn.Linear(n_features, outputs), *_flatten_one(outputs))
 
 
 class LinearSVM(Linear):
@@ -98,3 +107,29 @@ def find_backbone(backbone: str | Callable[[int], nn.Module]) -> Callable[[int],
         if backbone == name:
             return kind
     raise InputError(f"backbone = {backbone!r}: no such name; {did_you_mean(backbone, BACKBONES)}")
+
+
+def build_backbone(make: Callable[[int], nn.Module], n_features: int, num_classes: int) -> nn.Module:
+    """Return a backbone for a number of classes.
+
+    Args:
+        make: Takes the number of input columns, and ``outputs`` if it builds its last layer by it.
+        n_features: Number of input columns.
+        num_classes: Number of classes; two need one logit.
+
+    Raises:
+        InputError: If the backbone is for two classes only.
+
+    >>> build_backbone(Linear, 3, num_classes=4)(torch.zeros(2, 3)).shape
+    torch.Size([2, 4])
+    """
+    if num_classes == 2:
+        return make(n_features)
+    if isinstance(make, type) and hasattr(make, "task_loss"):
+        raise InputError(
+            f"num_classes = {num_classes}: {make.__name__} is for two classes; take mlp or linear."
+        )
+    if "outputs" in signature(make).parameters:
+        options: dict[str, Any] = {"outputs": num_classes}
+        return make(n_features, **options)
+    return make(n_features)

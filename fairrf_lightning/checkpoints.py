@@ -91,12 +91,7 @@ class WholeFileIO(TorchCheckpointIO):
         return load_checkpoint(path, content=self._received.get(str(path)))
 
     def share(self, path: str, broadcast: Callable[[Any], Any]) -> None:
-        """Send the first process's file to all processes, which may not share a disk.
-
-        Args:
-            path: The file, which the first process has.
-            broadcast: Returns the first process's value in every process.
-        """
+        """Send the first process's file to all processes, which may not share a disk."""
         content = broadcast(Path(path).read_bytes() if Path(path).is_file() else None)
         if content is not None and not Path(path).is_file():
             self._received[path] = content
@@ -159,6 +154,16 @@ def _check_parts(checkpoint: Any, name: str) -> None:
             raise _malformed(name, f"state_dict[{weight!r}]", value)
 
 
+def _check_counters(loops: Any, path: str, place: str = "loops") -> None:
+    """Raise if a counter of Lightning's loops is not a number: Lightning restores it without a check."""
+    for key, value in loops.items() if isinstance(loops, Mapping) else ():
+        inside = f"{place}[{key!r}]"
+        if isinstance(value, Mapping):
+            _check_counters(value, path, inside)
+        elif ("progress" in place or key == "_batches_that_stepped") and not isinstance(value, int):
+            raise _malformed(f"--ckpt_path {path}", inside, value)
+
+
 def _malformed(name: str, part: str, found: Any) -> InputError:
     return InputError(
         f"{name}: its part {part} is malformed (a {type(found).__name__} was found), so it is not a "
@@ -200,6 +205,8 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     named = {text for text, place in _texts(config) if not place.startswith("data.")}
     check_class_paths(options, named, f"--ckpt_path {path}", plain_parameters(model_class))
     _check_model_options(config["model"], options, path)
+    if resumes:
+        _check_counters(checkpoint.get("loops"), path)
     if given in checkpoint:
         _check_data_state(checkpoint[given], data if resumes else {}, path)
     return checkpoint
@@ -221,12 +228,13 @@ def _check_model_options(model: Mapping[str, Any], trained: Mapping[str, Any], p
 
 
 def _check_data_state(state: Any, data: Mapping[str, Any], path: str) -> None:
-    if not isinstance(state, Mapping) or not isinstance(state.get("encoder"), Mapping):
+    options = state.get("table_options", {}) if isinstance(state, Mapping) else None
+    if not isinstance(options, Mapping) or not isinstance(state.get("encoder"), Mapping):
         raise InputError(
             f"--ckpt_path {path}: its state of the data is malformed (a {type(state).__name__} was found, or "
-            f"it has no encoder). {_DAMAGED}"
+            f"its encoder or table_options are no mapping). {_DAMAGED}"
         )
-    trained = {**state.get("table_options", {}), **state}
+    trained = {**options, **state}
     for option, value in plain_values(data.get("init_args") or {}).items():
         known = trained.get(option)
         if option not in trained or option == "missing_values" or value in (None, known):
@@ -394,11 +402,6 @@ def weights_digest(state_dict: Mapping[str, Any]) -> str:
 
 def restored(state: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
     """Return a value of a callback's state.
-
-    Args:
-        state: State of the callback in a checkpoint.
-        name: Key of the value.
-        kind: Its type; a ``bool`` does not count as an ``int``.
 
     Raises:
         InputError: If the value is missing or of another type.

@@ -53,6 +53,13 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
         raise InputError(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}.")
 
 
+def check_at_least(minimum: float, **options: float | None) -> None:
+    """Raise :class:`InputError` if an option is below ``minimum`` or NaN; ``None`` is an option not given."""
+    for name, value in options.items():
+        if value is not None and not value >= minimum:
+            raise InputError(f"{name} = {value}: expected {minimum} or more.")
+
+
 def check_writable(folder: Path) -> None:
     """Raise the OSError that creating and filling a folder would raise, without creating it."""
     whole = folder.absolute()

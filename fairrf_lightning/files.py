@@ -67,12 +67,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_csv(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a table whose names and cells may come from data, whole or not at all.
-
-    Args:
-        frame: The table; its index is not written.
-        path: The file to write. Its folder must exist.
-    """
+    """Write a table whose names and cells may come from data, whole or not at all."""
     with replacing(path) as unfinished:
         without_formulas(frame).to_csv(unfinished, index=False)
 

@@ -11,7 +11,6 @@ import re
 from argparse import ArgumentError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,15 +50,15 @@ _OTHER_MODELS = (
 class RunFolder:
     """The files that ``fit`` writes for a run; each may be missing except ``config.yaml``.
 
-    Args:
-        path: The folder, such as ``lightning_logs/version_0``.
-
     Raises:
         InputError: If it is not the folder of a run.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.named_checkpoint = self.path if self.path.is_file() else None
+        if self.named_checkpoint is not None:  # to be taken as the best one
+            self.path = self.path.absolute().parent.parent
         if not self.path.is_dir():
             raise InputError(f"{path}: there is no such folder; name that of a run or of a grid.")
         if not (self.path / "config.yaml").is_file():
@@ -79,11 +78,19 @@ class RunFolder:
         return pd.read_csv(file) if file.is_file() and file.stat().st_size else pd.DataFrame()
 
     @property
+    def name(self) -> str:
+        """Name of the folder, and of the checkpoint if one was named."""
+        file = self.named_checkpoint
+        return self.path.name if file is None else f"{self.path.name}, {file.name}"
+
+    @property
     def best_checkpoint(self) -> Path | None:
         """The best checkpoint, or else the last one, or ``None``.
 
         A resumed run writes to the folder of the run that it resumes.
         """
+        if self.named_checkpoint is not None:
+            return self.named_checkpoint
         named = (self.config.get("checkpoint") or {}).get("dirpath")
         folder = Path(named) if named and Path(named).is_dir() else self.path / "checkpoints"
         best, last = folder / BEST, folder / LAST
@@ -212,29 +219,14 @@ class EvaluatedRows:
         """Path of the checkpoint."""
         return str(self.run.path)
 
-    @cached_property
-    def feature_names(self) -> list[str]:
-        """Names of the columns of ``inputs``."""
-        return self.data.feature_names
-
-    @property
-    def group_names(self) -> list[str]:
-        """Names of the groups, by id."""
-        return self.data.group_names
-
     @property
     def compared(self) -> dict[str, list[str]]:
         """Values of each attribute that are compared; all values for an attribute not listed."""
         return {} if self.data.sensitive is None else {self.data.sensitive: self.data.group_names}
 
     @property
-    def related_columns(self) -> dict[str, list[int]]:
-        """Columns of ``related_matrix`` for each related feature."""
-        return self.data.related_columns
-
-    @property
     def related_matrix(self) -> Tensor:
-        """The matrix that holds the related columns: ``related``, or else ``inputs``."""
+        """The matrix that ``data.related_columns`` counts in: ``related``, or else ``inputs``."""
         return self.inputs if self.related is None else self.related
 
 
@@ -321,15 +313,7 @@ def check_data_options(
     path: str,
     hint: Callable[[str, str], str],
 ) -> None:
-    """Raise if a checkpoint's options of the data name a class or an address that is not trusted.
-
-    Args:
-        options: Options of the data, as the checkpoint holds them.
-        data_class: Class of the data module.
-        trust: Import paths and addresses that the user has named.
-        path: The checkpoint, for the error.
-        hint: Returns what to do, given the option and the class or address.
-    """
+    """Raise if a checkpoint's options of the data name a class or an address that is not trusted."""
     check_class_paths(options, trust, path, plain_parameters(data_class), hint)
     url = options.get("url")
     presets = (preset("datamodules", name) for name in preset_names("datamodules"))

@@ -12,8 +12,9 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable, Reduce
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from fairrf_lightning.backbones import MLP, Backbone, find_backbone
+from fairrf_lightning.backbones import MLP, Backbone, build_backbone, find_backbone
 from fairrf_lightning.class_paths import class_path
+from fairrf_lightning.correction import Correction
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
@@ -22,7 +23,7 @@ from fairrf_lightning.run_state import start_fresh
 
 
 class FairRFModule(LightningModule):
-    """Trains a binary classifier with the FairRF penalty (the paper's Eq. 9).
+    """Trains a classifier with the FairRF penalty (the paper's Eq. 9).
 
     Batches are dicts with ``inputs``, ``target`` and, outside training, ``groups``, or tuples in that
     order. A dict may also have ``related``: columns for the penalty that the model does not see. Without
@@ -59,9 +60,15 @@ class FairRFModule(LightningModule):
         optimizer: Another optimiser: a callable of the parameters.
         lr_scheduler: A scheduler: a callable of the optimiser, stepped every epoch.
         num_groups: Number of groups of the sensitive attribute in validation and test batches.
+        num_classes: Number of classes. For more than two, the backbone returns logits ``(N, num_classes)``:
+            it is called with ``outputs=num_classes`` if it has this argument. The loss is the cross entropy,
+            and the gaps are the largest of all classes.
+        classes: Classes to penalise, of more than two; all when ``None``.
 
     Attributes:
         results: Metrics of the last validation or test epoch, by name without ``val_`` or ``test_``.
+        correction: Correction of the decisions by membership in groups, or ``None``. With one, the module
+            returns corrected logits; checkpoints keep it.
     """
 
     backbone: nn.Module
@@ -84,6 +91,8 @@ class FairRFModule(LightningModule):
         optimizer: OptimizerCallable | None = None,
         lr_scheduler: LRSchedulerCallable | None = None,
         num_groups: int | None = None,
+        num_classes: int = 2,
+        classes: list[int] | None = None,
     ) -> None:
         super().__init__()
         modules = ["backbone", "penalty"] if isinstance(backbone, nn.Module) else []
@@ -91,6 +100,8 @@ class FairRFModule(LightningModule):
         self._drop_unsafe_hparams()
         if optimizer is not None:
             del self.hparams["lr"]  # unused, so Tuner.lr_find should raise
+        _check_classes(num_classes, classes, given)
+        self.num_classes = num_classes
         if not lr > 0:
             raise InputError(f"lr = {lr!r}: expected a positive learning rate.")
         self._make_backbone = None if isinstance(backbone, nn.Module) else find_backbone(backbone)
@@ -100,6 +111,7 @@ class FairRFModule(LightningModule):
         self._make_scheduler = lr_scheduler
         self._resumed_rng: tuple[Tensor, list[Tensor]] | None = None
         self._resumed_sums: Tensor | None = None
+        self.correction: Correction | None = None
         self.results: dict[str, Tensor] = {}
         self._make_penalty = partial(
             RelatedFeaturePenalty,
@@ -107,6 +119,8 @@ class FairRFModule(LightningModule):
             statistic=statistic,
             given=given,
             initial_weights=initial_weights,
+            output="softmax",
+            classes=classes,
         )
         # Fail fast on invalid options, before the data are fetched.
         self._make_penalty({name: [0] for name in initial_weights or ["any"]})
@@ -115,9 +129,18 @@ class FairRFModule(LightningModule):
             self._build(n_features, related, num_groups or 2, penalty_columns)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the logits of the rows."""
+        """Return the logits of the rows, corrected if there is a correction."""
         logits: Tensor = self.backbone(inputs)
-        return logits
+        if self.correction is None:
+            return logits
+        corrected: Tensor = self.correction(self.penalty.probabilities(logits), inputs)
+        return corrected.logit()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Restore the weights, and the correction if there is one."""
+        has_correction = any(name.startswith("correction.") for name in state_dict)
+        self.correction = Correction.from_state(state_dict).to(self.device) if has_correction else None
+        return super().load_state_dict(state_dict, *args, **kwargs)
 
     def setup(self, stage: str) -> None:
         """Build what depends on the data, unless it was given; start fresh in each fit."""
@@ -136,7 +159,12 @@ class FairRFModule(LightningModule):
         """
         if hasattr(self, "penalty"):
             self._compare_groups_of(data)
-            return
+        else:
+            self._build_for(data)
+        if data is not None and hasattr(data, "penalise_positives"):
+            data.penalise_positives(positives=self.penalty.given == "positives")
+
+    def _build_for(self, data: LightningDataModule | None) -> None:
         if data is None or not hasattr(data, "n_features") or not hasattr(data, "related_columns"):
             raise InputError(
                 "FairRFModule does not know its columns: give n_features=... and "
@@ -154,8 +182,11 @@ class FairRFModule(LightningModule):
         if beyond := {name: cols for name, cols in related.items() if max(cols, default=0) > last}:
             raise InputError(f"related = {beyond}: the {of} have columns 0 to {last}.")
         self.penalty = self._make_penalty(related)
+        if self.num_classes > 2:
+            chosen = self.hparams["classes"]
+            self.penalty.num_outputs = len(chosen) if chosen else self.num_classes
         if self._make_backbone is not None:
-            self.backbone = self._make_backbone(n_features)
+            self.backbone = build_backbone(self._make_backbone, n_features, self.num_classes)
         columns = {name: list(cols) for name, cols in related.items()}
         self.hparams.update(n_features=n_features, related=columns, penalty_columns=width)
         self.build_metrics(num_groups)
@@ -168,7 +199,7 @@ class FairRFModule(LightningModule):
     def make_metrics(self, stage: str, num_groups: int) -> EvaluationMetrics:
         """Return the metrics of ``"val"`` or ``"test"``; override this to measure something else."""
         del stage
-        return EvaluationMetrics(self.penalty, num_groups)
+        return EvaluationMetrics(self.penalty, num_groups, self.num_classes)
 
     def on_validation_start(self) -> None:
         self._compare_groups_of(getattr(self.trainer, "datamodule", None))
@@ -203,8 +234,10 @@ class FairRFModule(LightningModule):
         return inputs, inputs.new_empty(0) if target is None else target, groups
 
     def task_loss(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Return the mean loss over the rows: the backbone's own, or binary cross entropy."""
+        """Return the mean loss over the rows: the backbone's own, or cross entropy."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.num_classes > 2:
+            return nn.functional.cross_entropy(logits, target.long())
         target = target.to(logits.dtype)
         own = getattr(self.backbone, "task_loss", None)
         if own is not None:
@@ -288,10 +321,13 @@ class FairRFModule(LightningModule):
             self.log(name, value, prog_bar=name in shown, sync_dist=True, reduce_fx="max")
 
     def predict_step(self, batch: Any) -> dict[str, Tensor]:
-        """Return the probability of the positive class and the decision of each row."""
+        """Return probability and decision of each row: of the positive class, or of each class."""
         inputs = self.unpack(batch)[0]
         probability = self.penalty.probabilities(self(inputs))
-        result = {"probability": probability, "decision": (probability >= 0.5).long()}
+        decision = (probability >= 0.5).long() if probability.ndim == 1 else probability.argmax(-1)
+        result = {"probability": probability, "decision": decision}
+        if self.correction is not None:
+            result["uncorrected_probability"] = self.penalty.probabilities(self.backbone(inputs))
         return result | ({"row": batch["row"]} if isinstance(batch, Mapping) and "row" in batch else {})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -322,6 +358,10 @@ class FairRFModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Restore the random state and sums of the checkpoint, if there was one."""
+        if self.correction is not None:
+            raise InputError(
+                "a corrected model cannot be trained: resume from the checkpoint before the correction."
+            )
         if self._resumed_rng is not None:
             cpu, cuda = self._resumed_rng
             torch.set_rng_state(cpu)
@@ -358,6 +398,15 @@ class FairRFModule(LightningModule):
         # Under mixed precision Lightning cannot clip the gradients of a fused optimiser.
         precision, clips = self.trainer.precision, bool(self.trainer.gradient_clip_val)
         return precision != "16-mixed" and not (precision == "bf16-mixed" and clips)
+
+
+def _check_classes(num_classes: int, classes: list[int] | None, given: Given) -> None:
+    if num_classes < 2:
+        raise InputError(f"num_classes = {num_classes}: expected 2 or more.")
+    if classes is not None and (num_classes == 2 or max(classes, default=0) >= num_classes):
+        raise InputError(f"classes = {classes}: expected some of more than two classes, below num_classes.")
+    if num_classes > 2 and given == "positives":
+        raise InputError("given = 'positives' is for two classes: there is no positive one among more.")
 
 
 def single_logit(logits: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ import torch
 from lightning import LightningModule, Trainer
 from torch import Tensor
 
-from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
+from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, no_information
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 from fairrf_lightning.run_state import penalties_of
 
 Stage = Literal["val", "test"]
 NEVER_ON = "the penalty was never on"
+NEVER_UPDATED = "lambda was never updated"
 _COLLAPSED = 0.999  # above this largest lambda the others count as 0
 
 
@@ -51,7 +52,7 @@ pretraining. Train longer, or pretrain less.
 def never_updated_notice(steps: int, interval: int, unit: str = "optimiser steps") -> str:
     """Return the notice that training was too short for an update of lambda."""
     return (
-        f"lambda was never updated: the penalty was on for {steps} {unit}, and every_n_steps is {interval}. "
+        f"{NEVER_UPDATED}: the penalty was on for {steps} {unit}, and every_n_steps is {interval}. "
         "Lower it, or train longer."
     )
 
@@ -68,6 +69,33 @@ def collapse_notice(penalty: RelatedFeaturePenalty) -> str | None:
         f"lambda has collapsed onto {penalty.feature_names[largest]!r}: the other related features are not "
         f"penalised. Raise beta{beta}, or leave lambda fixed (every_n_steps null)."
     )
+
+
+def outcome_line(values: list[tuple[str, float, float]], statistic: str, epochs: int, eta: float) -> str:
+    """Return the line on the penalties in training, and on those that did not fall.
+
+    A rise is not a fault: an untrained model predicts almost the same for all rows, so it starts near 0.
+
+    Args:
+        values: Name of each related feature, its R in the first and in the last epoch.
+        statistic: The statistic of the penalty.
+        epochs: Number of epochs that were measured.
+        eta: Weight of the penalty.
+
+    >>> print(outcome_line([("age", 0.0412, 0.0031)], "covariance", 10, 0.6))
+    |covariance| with the prediction, training rows, first -> last of 10 epochs: age 0.0412 -> 0.0031
+    """
+    if epochs == 1:
+        rows = ", ".join(f"{name} {last:.4f}" for name, _, last in values)
+        return f"|{statistic}| with the prediction, training rows of the only epoch: {rows}"
+    rows = ", ".join(f"{name} {first:.4f} -> {last:.4f}" for name, first, last in values)
+    line = f"|{statistic}| with the prediction, training rows, first -> last of {epochs} epochs: {rows}"
+    if risen := [name for name, first, last in values if not last < first]:
+        line += (
+            f". It did not fall for {', '.join(risen)}: an untrained model starts near 0. Compare with a run "
+            f"with eta 0, or raise eta (now {eta:g})."
+        )
+    return line
 
 
 class PenaltyUse(NamedTuple):
@@ -156,9 +184,8 @@ def _decision_notices(trainer: Trainer, stage: Stage) -> Iterator[str]:
         float(trainer.callback_metrics.get(f"{stage}_{name}", torch.nan))
         for name in ("positive_share", "balanced_acc")
     )
-    for sentence in (same_decision(trainer, stage), nearly_constant(share, balanced)):
-        if sentence is not None:
-            yield f"{sentence.rstrip('.')}. Train longer, or lower eta."
+    if sentence := same_decision(trainer, stage) or no_information(share, balanced):
+        yield f"{sentence.rstrip('.')}. Train longer, or lower eta."
 
 
 def _run_notices(trainer: Trainer, resumed_at: int | None) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -11,21 +13,38 @@ from torch import Tensor, nn
 
 from fairrf_lightning.errors import DivergedError, InputError, check_choice
 from fairrf_lightning.functional import (
+    PROBABILITY_WIDTH,
     STATISTICS,
     Moments,
     Rule,
     Statistic,
-    batch_moments,
+    fourier_frequencies,
     lambda_cost,
     merge_moments,
     penalties_from_moments,
     solve_lambda,
 )
+from fairrf_lightning.related import (
+    Categorical,
+    Columns,
+    Declared,
+    by_number,
+    check_codes,
+    check_declared,
+    check_values,
+    encode,
+    names_in,
+    numbers_of,
+)
 
 Given: TypeAlias = Literal["all", "positives"]
+Output: TypeAlias = Literal["softmax", "sigmoid", "probability", "regression"]
+MissingValues: TypeAlias = Literal["raise", "skip"]
 
 UPDATE_INTERVAL = 50  # default number of optimiser steps between updates of lambda
 _MAX_PENDING = 64
+_CHECKED_BATCHES = 10  # at the start of a fit, for predictions and columns that are not what they seem
+_SPREADS = (0.1, 10.0)  # of a column, between which the kernel of "hsic" is of use
 
 
 class _GatherRanks(torch.autograd.Function):
@@ -57,14 +76,23 @@ class RelatedFeaturePenalty(nn.Module):
     Computed in float32 or wider even under autocast; lambda stays float32 in any precision.
 
     Args:
-        related: Column numbers of the input for each related feature.
+        related: Column numbers of the input for each related feature, or a :class:`Categorical` for a column
+            of category codes, which is encoded one-hot. Or the names of columns (``{"age": "age"}``), once
+            :meth:`name_columns` has been told the names; ``LambdaUpdateCallback`` does that.
         eta: Weight of the penalty, 0 or more; 0 is the vanilla model. For stacked models a tensor
             ``(...)``, with predictions ``(..., N)``.
-        statistic: ``"covariance"``, or ``"correlation"``, which is invariant to the scale of the predictions.
+        statistic: ``"covariance"``; ``"correlation"``, which is invariant to the scale of the predictions; or
+            ``"hsic"``, the root of the Hilbert-Schmidt independence criterion with Gaussian kernels, which
+            sees non-linear dependence. Its kernels expect standardised columns.
         given: ``"all"`` rows (demographic parity) or the ``"positives"`` (equal opportunity).
         initial_weights: lambda to start from, by feature name; ``1 / K`` each when ``None``.
-        from_logits: Whether predictions are logits (``(N,)``, ``(N, 1)`` or ``(N, 2)``) or the
-            probabilities of the positive class.
+        output: Meaning of the predictions. ``"softmax"``: logits of classes, ``(N, P)``, or one logit of two
+            classes, ``(N,)`` or ``(N, 1)``. ``"sigmoid"``: logits of one label or of ``P`` labels.
+            ``"probability"``: probabilities, of the positive class or of all classes. ``"regression"``:
+            numbers. ``None`` takes ``(N,)`` and ``(N, 1)`` as logits and raises for other shapes.
+        classes: Classes (or labels, or other outputs) to penalise, of several; all when ``None``. The
+            penalties of several outputs are added up. Of two classes, only the second is penalised.
+        missing: ``"raise"`` an error if a related column is NaN or infinite, or ``"skip"`` such rows.
         feature_mask: Features that each stacked model penalises, boolean ``(..., K)``; all when ``None``.
             The others keep a lambda of 0.
 
@@ -79,28 +107,42 @@ class RelatedFeaturePenalty(nn.Module):
         enabled: Whether the penalty is on; ``PretrainCallback`` switches it.
         beta: Weight of ``|lambda|^2`` that lambda is solved with; ``None`` while lambda is fixed.
         rule: The rule that lambda is solved by. ``LambdaUpdateCallback`` sets both.
+        column_names: Names of the related columns; empty if they are given by number.
+        named: Names of the inputs' columns that :meth:`name_columns` was given; ``None`` before that.
+        observer: Called with the moments of each training batch, whether the penalty is on or off.
     """
 
     weights: Tensor
     columns: Tensor
     column_feature: Tensor
     feature_mask: Tensor | None
+    classes: Tensor | None
+    frequencies: Tensor | None
 
     def __init__(
         self,
-        related: Mapping[str, Sequence[int]],
+        related: Mapping[str, Declared],
         eta: float | Tensor = 0.3,
         statistic: Statistic = "covariance",
         given: Given = "all",
         initial_weights: Mapping[str, float] | None = None,
         *,
-        from_logits: bool = True,
+        output: Output | None = None,
+        classes: Sequence[int] | None = None,
+        missing: MissingValues = "raise",
         feature_mask: Tensor | None = None,
     ) -> None:
         super().__init__()
-        _check_related(related)
+        check_declared(related)
         check_choice("statistic", statistic, STATISTICS)
         check_choice("given", given, get_args(Given))
+        check_choice("missing", missing, get_args(MissingValues))
+        if output is not None:
+            check_choice("output", output, get_args(Output))
+        if classes is not None and (not classes or any(not isinstance(c, int) or c < 0 for c in classes)):
+            raise InputError(
+                f"classes = {classes!r}: expected numbers of outputs, 0 or more, or null for all."
+            )
         if isinstance(eta, Tensor):
             self.register_buffer("eta", eta, persistent=False)
         else:
@@ -109,20 +151,32 @@ class RelatedFeaturePenalty(nn.Module):
         if not bool(((values >= 0) & values.isfinite()).all()):
             raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
         self.feature_names = list(related)
-        self._related = {name: list(feature) for name, feature in related.items()}
+        self.column_names = names_in(related)  # of the related columns, if they are given by name
+        self._declared = dict(related)
         self.statistic: Statistic = statistic
         self.given: Given = given
-        self.from_logits = from_logits
+        self.output: Output | None = output
+        self.missing: MissingValues = missing
+        self.num_outputs: int | None = None  # penalised outputs, once more than one is known
         self.enabled = True
-        columns = [c for feature in related.values() for c in feature]
-        self._last_column = max(columns)
-        column_feature = [j for j, feature in enumerate(related.values()) for _ in feature]
+        self.observer: Callable[[Moments], None] | None = None
+        self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
         start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
         self._initial = start if feature_mask is None else _masked(start, feature_mask)
         self.register_buffer("weights", self._initial.clone())
-        self.register_buffer("columns", torch.tensor(columns), persistent=False)
+        self.register_buffer("columns", torch.empty(0, dtype=torch.long), persistent=False)
+        self.name_columns(self.column_names)
+        self.named: list[str] | None = None if self.column_names else []
+        column_feature = [j for j, feature in enumerate(self.related.values()) for _ in numbers_of(feature)]
         self.register_buffer("column_feature", torch.tensor(column_feature), persistent=False)
         self.register_buffer("feature_mask", feature_mask, persistent=False)
+        chosen = None if classes is None else torch.tensor(list(classes))
+        self.register_buffer("classes", chosen, persistent=False)
+        if count := STATISTICS[statistic].num_frequencies:
+            # Saved, so that a resumed run does not depend on how the generator of its torch draws them.
+            self.register_buffer("frequencies", fourier_frequencies(count))
+        else:
+            self.frequencies = None
         self.reset()
 
     def reset(self) -> None:
@@ -133,8 +187,31 @@ class RelatedFeaturePenalty(nn.Module):
         self.weights = self._initial.to(self.weights.device, copy=True)
         self.beta: float | Tensor | None = None
         self.rule: Rule = "kkt"
-        self._pending: list[Tensor] = []
+        self._pending: list[Moments] = []
         self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
+        self._checks_batches, self._batches_checked = True, 0
+        self._seems_probability = True
+
+    def name_columns(self, names: Sequence[str]) -> None:
+        """Find related columns that were given by name.
+
+        Args:
+            names: The names of the columns of the inputs, in their order.
+
+        Raises:
+            InputError: If a related column is not among them.
+        """
+        self.related: dict[str, Columns] = by_number(self._declared, names)
+        columns = [c for feature in self.related.values() for c in numbers_of(feature)]
+        self._first_column, self._last_column = columns[0], max(columns)
+        self._neighbours = columns == list(range(columns[0], columns[0] + len(columns)))
+        self.columns = torch.tensor(columns, device=self.columns.device)
+        self.named = list(names)
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns that the inputs must have at least."""
+        return self._last_column + 1
 
     @property
     def penalised_steps(self) -> int:
@@ -155,50 +232,130 @@ class RelatedFeaturePenalty(nn.Module):
         """Return the penalty, a scalar (``(...)`` for stacked models).
 
         Args:
-            preds: Logits or probabilities, see ``from_logits``.
+            preds: Logits, probabilities or numbers, ``(N,)`` or ``(N, P)``: see ``output``.
             inputs: The rows' inputs ``(N, D)``; the related columns are taken from them.
             target: Labels ``(N,)``, required for ``given="positives"``.
         """
-        if not self.enabled or (isinstance(self.eta, float | int) and self.eta == 0):
+        wanted = not isinstance(self.eta, float | int) or self.eta != 0
+        checks = wanted and not torch.compiler.is_compiling()  # a check would break the graph
+        if checks and self.training and self._checks_batches:  # even while pretraining keeps the penalty off
+            self._check_batch(preds, inputs)
+        if not self.enabled or not wanted:
+            if self.observer is not None and self.training:
+                with torch.no_grad():
+                    self.observer(self._moments_of_ranks(preds, inputs, target))
             return self.weights.new_zeros(self.weights.shape[:-1])
+        moments = self._moments_of_ranks(preds, inputs, target)
+        if self.training:
+            self._remember(moments.detach())
+        value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
+        # Only on the CPU: another device would have to be waited for. There, update_weights finds it.
+        if checks and value.device.type == "cpu" and not _is_finite(value):
+            self._check_related_values(moments, inputs, target)
+        return value
+
+    def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)
         if self.training and dist.is_available() and dist.is_initialized():
-            moments = merge_moments(_GatherRanks.apply(moments.pack()))  # type: ignore[no-untyped-call]
-        if self.training:
-            self._remember(moments)
-        return self.total(self.penalties(moments))
+            return merge_moments(_GatherRanks.apply(moments.pack()))  # type: ignore[no-untyped-call]
+        return moments
 
     def probabilities(self, preds: Tensor) -> Tensor:
-        """Return the probability of the positive class, ``(..., N)``, in float32 or wider."""
+        """Return what is penalised, in float32 or wider: probabilities, or the numbers of a regression.
+
+        Returns:
+            ``(..., N)``: of the positive class, the label or the number. ``(..., N, P)`` of more than two
+            classes, or several labels or numbers.
+        """
         preds = preds.to(torch.promote_types(preds.dtype, torch.float32))
-        if self.weights.ndim == 1 and preds.ndim == 2:
-            if preds.shape[1] not in (1, 2):
-                raise InputError(
-                    f"predictions of shape {tuple(preds.shape)}: expected (N,), (N, 1) or (N, 2); "
-                    "FairRF is for two classes."
-                )
-            if preds.shape[1] == 1:
-                preds = preds.squeeze(1)
-            else:
-                preds = preds[:, 1] - preds[:, 0] if self.from_logits else preds[:, 1]
-        return preds.sigmoid() if self.from_logits else preds
+        if preds.ndim == self.weights.ndim:
+            return preds if self.output in ("probability", "regression") else preds.sigmoid()
+        if preds.ndim != self.weights.ndim + 1 or not preds.shape[-1]:
+            raise InputError(f"predictions of shape {tuple(preds.shape)}: expected (N,), (N, 1) or (N, P).")
+        if preds.shape[-1] == 1:
+            return self.probabilities(preds.squeeze(-1))
+        return self._of_outputs(preds)
+
+    def _of_outputs(self, preds: Tensor) -> Tensor:
+        outputs = preds.shape[-1]
+        if self.output is None:
+            raise InputError(
+                f"predictions of shape {tuple(preds.shape)} may be {outputs} classes, labels or numbers: "
+                "give RelatedFeaturePenalty(..., output='softmax') for logits of classes, 'sigmoid' for "
+                "logits of labels, 'probability' or 'regression'."
+            )
+        if self.classes is not None and int(self.classes.max()) >= outputs:
+            raise InputError(f"classes = {self.classes.tolist()}: the predictions have 0 to {outputs - 1}.")
+        if outputs == 2 and self.classes is None:
+            if self.output == "softmax":
+                return (preds[..., 1] - preds[..., 0]).sigmoid()
+            if self.output == "probability":
+                return preds[..., 1]
+        if self.output == "softmax":
+            return preds.softmax(-1)
+        return preds.sigmoid() if self.output == "sigmoid" else preds
 
     def moments(self, probs: Tensor, inputs: Tensor, target: Tensor | None = None) -> Moments:
-        """Return the moments of these rows (of this rank)."""
-        if self.given == "positives" and target is None:
-            raise InputError("given='positives' needs the labels: call penalty(preds, inputs, target).")
+        """Return the moments of these rows (of this rank).
+
+        Args:
+            probs: What :meth:`probabilities` returns.
+            inputs: The rows' inputs ``(..., N, D)``.
+            target: Labels ``(..., N)``, required for ``given="positives"``.
+        """
+        related = self.related_columns(inputs)
+        mask = self._mask(related, target)
+        if probs.ndim > self.weights.ndim:
+            probs = (probs if self.classes is None else probs.index_select(-1, self.classes)).mT
+            self.num_outputs = probs.shape[-2]
+            related = related if related.ndim == 2 else related.unsqueeze(-3)
+            mask = mask if mask is None or mask.ndim == 1 else mask.unsqueeze(-2)
+        width = 1.0 if self.output == "regression" else PROBABILITY_WIDTH
+        return STATISTICS[self.statistic].moments(probs, related, mask, self.frequencies, width)
+
+    @property
+    def moments_shape(self) -> tuple[int, ...]:
+        """Shape of the packed moments, as far as the number of outputs is known."""
+        count = STATISTICS[self.statistic].num_frequencies
+        outputs = () if self.num_outputs is None else (self.num_outputs,)
+        width = 3 + 3 * len(self.column_feature) * max(1, count)
+        return (*self.weights.shape[:-1], *outputs, *((count,) if count else ()), width)
+
+    def _mask(self, related: Tensor, target: Tensor | None) -> Tensor | None:
         mask = None
-        if self.given == "positives" and target is not None:
+        if self.given == "positives":
+            if target is None:
+                raise InputError("given='positives' needs the labels: call penalty(preds, inputs, target).")
             mask = (target.flatten() if self.weights.ndim == 1 else target) > 0.5
+        if self.missing == "skip":
+            known = related.isfinite().all(-1)
+            mask = known if mask is None else mask & known
+        return mask
+
+    def related_columns(self, inputs: Tensor) -> Tensor:
+        """Return the related columns of the inputs, encoded, ``(..., N, C)``; neighbours without a copy."""
         self.check_inputs(inputs)
-        related = inputs.index_select(-1, self.columns)
-        return batch_moments(probs, related, mask, squares=STATISTICS[self.statistic].needs_squares)
+        if self._encodes:
+            return encode(inputs, self.related)
+        if self._neighbours:
+            return inputs.narrow(-1, self._first_column, len(self.columns))
+        return inputs.index_select(-1, self.columns)
 
     def check_inputs(self, inputs: Tensor) -> None:
         """Raise :class:`InputError` unless the inputs have all related columns."""
         last = inputs.shape[-1] - 1
+        if self.named is None:
+            raise InputError(
+                f"related columns by name ({', '.join(self.column_names)}), but the inputs' columns have no "
+                "names: call penalty.name_columns([...]), or give column numbers."
+            )
+        if self.named and last + 1 != len(self.named):
+            raise InputError(
+                f"the inputs have {last + 1} columns, and there are {len(self.named)} names of columns: "
+                "expected one name for each. Give inputs with these columns, or column numbers."
+            )
         if last < self._last_column:
-            beyond = {name: columns for name, columns in self._related.items() if max(columns) > last}
+            beyond = {name: cols for name, cols in self.related.items() if max(numbers_of(cols)) > last}
             raise InputError(
                 f"related = {beyond}: the inputs have columns 0 to {last}. Correct the numbers, or give the "
                 "penalty inputs that have these columns."
@@ -206,11 +363,22 @@ class RelatedFeaturePenalty(nn.Module):
 
     def penalties(self, moments: Moments) -> Tensor:
         """Return ``R`` of each feature, ``(..., K)``."""
-        return penalties_from_moments(moments, self.column_feature, len(self.feature_names), self.statistic)
+        features = len(self.feature_names)
+        penalties = penalties_from_moments(moments, self.column_feature, features, self.statistic)
+        return penalties.sum(-2) if penalties.ndim > self.weights.ndim else penalties
 
     def total(self, penalties: Tensor) -> Tensor:
         """Return ``eta * sum_j lambda_j R_j``."""
         return self.eta * (self.weights * penalties).sum(-1)
+
+    def _total_of_columns(self, scores: Tensor) -> Tensor:
+        """Return :meth:`total` of absolute column scores ``(..., C)``; quicker in a training step."""
+        eta = self.eta.unsqueeze(-1) if isinstance(self.eta, Tensor) else self.eta
+        weights = self.weights.index_select(-1, self.column_feature).to(scores.dtype) * eta
+        if scores.ndim > self.weights.ndim:
+            scores = scores.sum(-2)  # over the outputs
+        # Not `@`, which autocast would round.
+        return scores.dot(weights) if scores.ndim == 1 else (scores * weights).sum(-1)
 
     @torch.no_grad()
     def objective(self, penalties: Tensor) -> Tensor:
@@ -230,7 +398,7 @@ class RelatedFeaturePenalty(nn.Module):
         """Return ``R`` of the rows since the last update of lambda, ``(..., K)``; ``None`` without rows."""
         if not self._pending:
             return None
-        return self.penalties(merge_moments(torch.stack(self._pending)))
+        return self.penalties(merge_moments(Moments.pack_all(self._pending)))
 
     @torch.no_grad()
     def update_weights(self, beta: float | Tensor, rule: Rule = "kkt") -> Tensor | None:
@@ -243,6 +411,7 @@ class RelatedFeaturePenalty(nn.Module):
         if penalties is None:
             return None
         if not bool(penalties.isfinite().all()):
+            self._check_related_values(merge_moments(Moments.pack_all(self._pending)))
             values = dict(zip(self.feature_names, penalties.movedim(-1, 0).tolist(), strict=True))
             raise DivergedError(
                 f"the penalties {values} are not finite, so lambda cannot be solved for: "
@@ -254,13 +423,72 @@ class RelatedFeaturePenalty(nn.Module):
         self._counts[1] += 1
         return penalties
 
-    @torch.no_grad()
     def _remember(self, moments: Moments) -> None:
         self._counts[0] += 1
         # Merged rarely: merging in each step would cost more than the penalty itself.
-        self._pending.append(moments.pack().detach())
+        self._pending.append(moments)
+        if self.observer is not None:
+            self.observer(moments)
         if len(self._pending) == _MAX_PENDING:
-            self._pending = [merge_moments(torch.stack(self._pending)).pack()]
+            self._pending = [merge_moments(Moments.pack_all(self._pending))]
+
+    def _check_batch(self, preds: Tensor, inputs: Tensor) -> None:
+        """Raise or warn about predictions and columns that are not what the penalty takes them for."""
+        first = self._batches_checked == 0
+        self._batches_checked += 1
+        self._checks_batches = self._batches_checked < _CHECKED_BATCHES
+        if first:
+            self._check_columns(inputs)
+        if self.output == "probability" and first:
+            _check_probabilities(
+                preds, two_classes=self.classes is None and preds.ndim == self.weights.ndim + 1
+            )
+        if self.output is None and self._seems_probability:
+            self._seems_probability = bool(((preds >= 0) & (preds <= 1)).all())
+            # Logits of an untrained model may lie there by chance, but not those of ten batches.
+            last = not self._checks_batches or _ends_in_a_probability(preds)
+            if self._seems_probability and last:
+                self._seems_probability = False  # one warning
+                warnings.warn(
+                    "all predictions lie in [0, 1], although logits are expected: if they are probabilities, "
+                    "give RelatedFeaturePenalty(..., output='probability').",
+                    stacklevel=3,
+                )
+
+    def _check_columns(self, inputs: Tensor) -> None:
+        self.check_inputs(inputs)
+        if message := check_codes(inputs, self.related):
+            warnings.warn(message, stacklevel=4)
+        if self.frequencies is None or inputs.shape[-2] < 2:
+            return
+        related = self.related_columns(inputs)
+        spread = related.float().std(-2).reshape(-1, related.shape[-1]).amax(0)
+        outside = (spread > _SPREADS[1]) | ((spread < _SPREADS[0]) & (spread > 0))
+        if bool(outside.any()):
+            place = int(outside.nonzero()[0])
+            warnings.warn(
+                f"statistic='hsic': the related column {int(self.columns[place])} has a standard deviation "
+                f"of {spread[place].item():.3g}, and the kernel's width is 1. Standardise the columns.",
+                stacklevel=4,
+            )
+
+    def _check_related_values(
+        self, moments: Moments, inputs: Tensor | None = None, target: Tensor | None = None
+    ) -> None:
+        """Raise :class:`InputError` if the moments are not finite because of a related column."""
+        if inputs is not None:
+            related = self.related_columns(inputs)
+            check_values(related, self.related, self._mask(related, target))
+        bad = ~moments.mean_related.isfinite().reshape(-1, moments.mean_related.shape[-1]).all(0)
+        if bool(bad.any()):
+            per_column = len(bad) // len(self.column_feature)
+            place = int(bad.nonzero()[0]) // per_column
+            name = self.feature_names[int(self.column_feature[place])]
+            raise InputError(
+                f"related feature {name!r}, column {int(self.columns[place])}: a value is NaN or infinite, "
+                "in a batch of another process or since the last update of lambda. Fill in such values, or "
+                "give RelatedFeaturePenalty(..., missing='skip') to leave these rows out of the penalty."
+            )
 
     def hold_in(self, weights: Tensor, counts: Tensor) -> None:
         """Copy lambda and the counters into these tensors, and hold them there until the next reset.
@@ -276,7 +504,7 @@ class RelatedFeaturePenalty(nn.Module):
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return the state that a resumed run needs in addition to lambda, part of the ``state_dict``."""
-        pending = torch.stack(self._pending) if self._pending else self.weights.new_empty(0)
+        pending = Moments.pack_all(self._pending) if self._pending else self.weights.new_empty(0)
         return {
             "pending": pending,
             "penalised_steps": self.penalised_steps,
@@ -294,7 +522,7 @@ class RelatedFeaturePenalty(nn.Module):
         counters = (state["penalised_steps"], state["updates"])
         if not isinstance(state["pending"], Tensor) or not all(type(count) is int for count in counters):
             raise InputError("the checkpoint's state of the penalty is damaged: restore it from a copy.")
-        self._pending = list(state["pending"].to(self.weights.device))
+        self._pending = [Moments.unpack(part) for part in state["pending"].to(self.weights.device)]
         self._counts = [state["penalised_steps"], state["updates"]]
         fixed = not torch.as_tensor(state["beta"]).any()
         self.beta, self.rule = (
@@ -314,14 +542,34 @@ class RelatedFeaturePenalty(nn.Module):
         return self
 
 
-def _check_related(related: Mapping[str, Sequence[int]]) -> None:
-    if not related:
-        raise InputError("related = {}: expected at least one related feature with its columns.")
-    for name, columns in related.items():
-        if not columns or any(not isinstance(c, int) or c < 0 for c in columns):
-            raise InputError(
-                f"related[{name!r}] = {columns!r}: expected the feature's column numbers, 0 or more."
-            )
+def _is_finite(value: Tensor) -> bool:
+    return math.isfinite(value.item()) if value.ndim == 0 else bool(value.isfinite().all())
+
+
+def _ends_in_a_probability(preds: Tensor) -> bool:
+    """Return whether a sigmoid or a softmax made the predictions, with views of it at most in between."""
+    node: Any = preds.grad_fn
+    for _ in range(3):
+        name = "" if node is None else str(node.name())
+        if "Sigmoid" in name or "Softmax" in name:
+            return "Log" not in name
+        if not name.startswith(("Squeeze", "View", "Select", "Slice", "Reshape", "Unsafe", "Flatten")):
+            return False
+        node = node.next_functions[0][0]
+    return False
+
+
+def _check_probabilities(preds: Tensor, *, two_classes: bool) -> None:
+    if not bool(((preds >= 0) & (preds <= 1)).all()):
+        raise InputError(
+            "output = 'probability': a prediction is outside [0, 1]. Give 'softmax' or 'sigmoid' for logits, "
+            "or 'regression' for numbers."
+        )
+    if two_classes and preds.shape[-1] == 2 and bool(((preds.sum(-1) - 1).abs() > 0.01).any()):
+        raise InputError(
+            f"output = 'probability': the rows of predictions {tuple(preds.shape)} do not add up to 1, so "
+            "these are not two classes. Give classes=[0, 1] to penalise both outputs, or one of them."
+        )
 
 
 def _masked(weights: Tensor, feature_mask: Tensor) -> Tensor:

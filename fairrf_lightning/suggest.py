@@ -23,14 +23,14 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
 from fairrf_lightning.datamodules.base import TabularDataModule, split_rows
-from fairrf_lightning.datamodules.columns import TableSpec, check_column, infer_kinds, make_frame
-from fairrf_lightning.datamodules.files import read_file
+from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.datamodules.leakage import SUSPICIOUS_ASSOCIATION
+from fairrf_lightning.datamodules.sample import read_sample
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import InputError
 
 Advice: TypeAlias = Literal["take", "noise", "unclear", "weak", "costly", "stand-in"]
-Array: TypeAlias = NDArray[np.float64]
+_Array: TypeAlias = NDArray[np.float64]
 
 _MAX_ROWS = 2000  # rows that the measure is computed on; enough for two digits
 _MAX_CATEGORIES = 30
@@ -271,14 +271,7 @@ def propose(
     min_association: float = 0.1,
     max_ratio: float = 3.0,
 ) -> list[Proposal]:
-    """Advise on each column, in descending order of its association with S.
-
-    Args:
-        sensitive: Association of each column with S.
-        target: The same with the label; may be empty.
-        min_association: See :func:`suggest`.
-        max_ratio: See :func:`suggest`.
-    """
+    """Advise on each column, in descending order of its association with S."""
 
     def advise(name: str) -> Advice:
         one, label = sensitive[name], target.get(name)
@@ -299,24 +292,15 @@ def _from_sample(
 ) -> _Known:
     if sensitive is None:
         raise InputError("--audit_sample: name its column of S by --sensitive.")
-    spec: TableSpec = getattr(data, "spec", TableSpec())
-    raw = read_file(Path(path))
-    columns = raw.table.column_names
-    check_column(f"--audit_sample {path}", sensitive, columns)
-    shared = [name for name in features if name in columns and name != sensitive]
-    if not shared:
+    sample = read_sample(path, data, sensitive, option="--audit_sample", features=features)
+    sample.check_truthful("suggest")
+    if len(sample.frame) < _MIN_SAMPLE:
         raise InputError(
-            f"--audit_sample {path}: it shares no column with the data, which have {', '.join(features)}."
+            f"--audit_sample {path}: {len(sample.frame)} rows where {sensitive} is known, expected "
+            f"{_MIN_SAMPLE} or more."
         )
-    kinds = infer_kinds(raw.table, shared, spec, typed=raw.typed)
-    frame = make_frame(raw.table, kinds | {sensitive: "category"}, spec)
-    frame = frame[frame[sensitive].notna()].reset_index(drop=True)
-    if len(frame) < _MIN_SAMPLE:
-        raise InputError(
-            f"--audit_sample {path}: {len(frame)} rows where {sensitive} is known, expected {_MIN_SAMPLE} or "
-            "more."
-        )
-    return _Known({name: frame[name] for name in shared}, frame[sensitive], f"{path} ({len(frame):,} rows)")
+    columns = {name: sample.frame[name] for name in features if name in sample.frame and name != sensitive}
+    return _Known(columns, sample.frame[sensitive], sample.source)
 
 
 def _from_validation_rows(
@@ -333,13 +317,7 @@ def _from_validation_rows(
 def associations(
     columns: Mapping[str, pd.Series[Any]], other: pd.Series[Any], seed: int = 0
 ) -> dict[str, Association]:
-    """Return the association of each column with another one, on the rows where that is known.
-
-    Args:
-        columns: Columns of numbers or categories, missing values allowed.
-        other: S or the label.
-        seed: Seed of the shuffles, and of the rows if there are many.
-    """
+    """Return the association of each column with another one, on the rows where that is known."""
     rng = np.random.default_rng(seed)
     known = np.flatnonzero(other.notna().to_numpy())
     if len(known) > _MAX_ROWS:
@@ -365,7 +343,7 @@ def joint_association(columns: Mapping[str, pd.Series[Any]], other: pd.Series[An
     return _corrected(_explained(basis, groups), basis.shape[1], len(groups))
 
 
-def design(column: pd.Series[Any]) -> Array:
+def design(column: pd.Series[Any]) -> _Array:
     """Return a column as numbers: its values and a 0/1 column of missing ones, or 0/1 for each category."""
     if is_numeric_dtype(column) and not isinstance(column.dtype, pd.CategoricalDtype):
         values = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -376,7 +354,7 @@ def design(column: pd.Series[Any]) -> Array:
     return _indicators(column)
 
 
-def _indicators(column: pd.Series[Any]) -> Array:
+def _indicators(column: pd.Series[Any]) -> _Array:
     codes, values = pd.factorize(column, use_na_sentinel=False, sort=False)
     if len(values) > _MAX_CATEGORIES:  # the rest is one category
         rank = np.argsort(np.argsort(-np.bincount(codes), kind="stable"), kind="stable")
@@ -384,15 +362,15 @@ def _indicators(column: pd.Series[Any]) -> Array:
     return np.eye(int(codes.max()) + 1)[codes]
 
 
-def _orthonormal(matrix: Array) -> Array:
+def _orthonormal(matrix: _Array) -> _Array:
     """Return an orthonormal basis of the centred columns."""
     centred = matrix - matrix.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    basis: Array = left[:, sizes > 1e-9 * max(1.0, float(sizes.max(initial=0.0)))]
+    basis: _Array = left[:, sizes > 1e-9 * max(1.0, float(sizes.max(initial=0.0)))]
     return basis
 
 
-def _explained(basis: Array, groups: Array) -> float:
+def _explained(basis: _Array, groups: _Array) -> float:
     """Return the share of the groups' variation that the columns behind a basis explain."""
     share = groups.mean(axis=0)
     return float(((basis.T @ groups) ** 2).sum() / (len(groups) * (share * (1 - share)).sum()))
@@ -404,7 +382,7 @@ def _corrected(explained: float, rank: int, size: int) -> float:
     return float(np.sqrt(np.clip(left, 0.0, 1.0))) if left > 1e-12 else 0.0  # less is rounding
 
 
-def _measure(matrix: Array, groups: Array, shuffled: Array) -> Association:
+def _measure(matrix: _Array, groups: _Array, shuffled: _Array) -> Association:
     """Measure a column; one distribution gives test and interval, so that they agree."""
     basis = _orthonormal(matrix)
     size, rank = basis.shape
@@ -427,7 +405,7 @@ def _measure(matrix: Array, groups: Array, shuffled: Array) -> Association:
     return Association(value, min(low, value), max(high, value), float(chi2.sf(statistic, freedom)))
 
 
-def _variance(basis: Array, groups: Array) -> float:
+def _variance(basis: _Array, groups: _Array) -> float:
     """Return the variance of the squared angle by the infinitesimal jackknife.
 
     Rare groups in rare categories make it larger than for columns without an association.
@@ -447,9 +425,9 @@ def _variance(basis: Array, groups: Array) -> float:
     return float(slope**2 * (adds**2).mean() / size)
 
 
-def _squared_angle(explained: float | Array) -> Array:
+def _squared_angle(explained: float | _Array) -> _Array:
     """Return the square of the angle whose sine is the measure: there the noise is the same for all sizes."""
-    angle: Array = np.arcsin(np.sqrt(np.clip(explained, 0.0, 1.0)))
+    angle: _Array = np.arcsin(np.sqrt(np.clip(explained, 0.0, 1.0)))
     return angle**2
 
 

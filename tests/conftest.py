@@ -3,8 +3,9 @@
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
+Refused: TypeAlias = Callable[[str | Sequence[str]], str]
+
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
@@ -30,5 +33,23 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
         subcommand, *options = command.split()
         trains = subcommand in ("fit", "validate", "test", "predict")
         main([subcommand, *(quiet if trains else []), *options])
+
+    return run
+
+
+@pytest.fixture
+def refused(cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Run a command that must end with exit code 2 and an error of one to three lines; return the error."""
+
+    def run(command: str | Sequence[str]) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli(command) if isinstance(command, str) else main(list(command))
+        assert caught.value.code == 2
+        printed = capsys.readouterr().err
+        message = printed[printed.index("error: ") :]
+        assert 1 <= message.count("\n") <= 3
+        assert "Traceback" not in printed
+        return message
 
     return run

@@ -7,7 +7,6 @@ from typing import get_args
 
 import pytest
 import torch
-from lightning import Trainer
 from sklearn.metrics import hinge_loss
 from torch import nn
 
@@ -16,6 +15,7 @@ from fairrf_lightning.backbones import BACKBONES, MLP, BackboneName, Linear, Lin
 from fairrf_lightning.cli.short_names import SHORT_NAMES
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods import ARLModule
+from tests.trainers import quiet_trainer
 
 
 @pytest.mark.parametrize("make", [MLP, Linear, LinearSVM])
@@ -111,7 +111,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 
 def test_a_checkpoint_remembers_the_name(tmp_path: Path) -> None:
     module = FairRFModule(3, RELATED, backbone="svm")
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer = quiet_trainer()
     trainer.strategy.connect(module)
     trainer.save_checkpoint(tmp_path / "model.ckpt")
     loaded = FairRFModule.load_from_checkpoint(tmp_path / "model.ckpt", weights_only=True)

@@ -99,3 +99,21 @@ def test_the_quickstart_updates_lambda(tmp_path: Path, monkeypatch: pytest.Monke
     penalty = names["module"].penalty
     assert penalty.updates > 1
     assert penalty.weights.tolist() != [0.5, 0.5]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_foreign_module_is_penalised_on_membership(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "survey.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    gaps = []
+    for eta in ("0.0", "0.3"):
+        names: dict[str, Any] = {}
+        torch.manual_seed(0)
+        exec(compile(block.replace("eta=0.3", f"eta={eta}"), "survey.md", "exec"), names)  # noqa: S102 - this is the point
+        rows = next(iter(names["data"].rows_of("test")))
+        with torch.no_grad():
+            probs = names["module"].head(rows["inputs"]).sigmoid().squeeze(1)
+        gaps.append(abs(float(torch.cov(torch.stack([probs, rows["related"][:, 0]]))[0, 1])))
+    assert gaps[1] < 0.8 * gaps[0]

@@ -253,7 +253,7 @@ def test_moments_of_parts_merge_into_those_of_all_rows(
     limits = sorted({0, *(int(cut * rows) for cut in cuts), rows})
     parts = [batch_moments(preds[..., i:j], related[i:j]).pack() for i, j in pairwise(limits)]
     merged, whole = merge_moments(torch.stack(parts)), batch_moments(preds, related)
-    assert merged.rows.eq(rows).all()
+    assert torch.as_tensor(merged.rows).eq(rows).all()
     torch.testing.assert_close(merged.pack(), whole.pack(), rtol=1e-12, atol=1e-12)
 
 
@@ -285,9 +285,11 @@ def test_moments_are_numpys() -> None:
     preds, related = draw()
     moments = batch_moments(preds, related)
     joint = np.cov(np.column_stack([preds, related]).T, bias=True) * 40
-    assert moments.rows.item() == 40
+    assert moments.rows == 40
     assert moments.mean_preds.item() == pytest.approx(preds.numpy().mean())
     assert moments.mean_related.tolist() == pytest.approx(related.numpy().mean(0).tolist())
+    assert moments.squares_preds is not None
+    assert moments.squares_related is not None
     assert moments.squares_preds.item() == pytest.approx(joint[0, 0])
     assert moments.squares_related.tolist() == pytest.approx(joint.diagonal()[1:].tolist())
     assert moments.products.tolist() == pytest.approx(joint[0, 1:].tolist())
@@ -299,7 +301,22 @@ def test_packed_moments_unpack_to_the_same(lead: tuple[int, ...]) -> None:
     packed = moments.pack()
     assert packed.shape == (*lead, 3 + 3 * 5)
     for before, after in zip(moments, Moments.unpack(packed), strict=True):
-        assert torch.equal(before, after)
+        assert isinstance(after, Tensor)
+        assert before is not None
+        assert torch.equal(torch.as_tensor(before, dtype=packed.dtype).expand_as(after), after)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("squares", [False, True])
+def test_many_moments_are_packed_as_each_of_them(squares: bool, masked: bool) -> None:  # noqa: FBT001 - parametrised
+    batches = [draw(2, rows=rows, seed=rows) for rows in (7, 3, 11)]
+    masks = [torch.arange(len(related)) % 2 == 0 if masked else None for _, related in batches]
+    parts = [batch_moments(*batch, mask, squares=squares) for batch, mask in zip(batches, masks, strict=True)]
+    whole = [part.pack() for part in parts]
+    assert torch.equal(Moments.pack_all(parts), torch.stack(whole))
+    # Parts from a checkpoint, next to those of later batches.
+    parts[0] = Moments.unpack(whole[0])
+    assert torch.equal(Moments.pack_all(parts), torch.stack(whole))
 
 
 # --- solve_lambda --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,23 +14,20 @@ import pytest
 import fairrf_lightning
 
 PACKAGE = Path(fairrf_lightning.__file__).parent
-LAYERS = (
-    {"errors", "files", "printed_command", "presets", "quiet"},
-    {"functional"},
-    {"penalty", "metrics", "backbones", "datamodules", "class_paths"},
-    {
-        "module",
-        "callbacks",
-        "methods",
-        "notices",
-        "run_state",
-        "checkpoints",
-    },
-    {"load", "experiments", "audit", "certificate", "suggest"},
-    {"report", "tracking"},
-    {"cli"},
-)
-LAYER = {part: number for number, parts in enumerate(LAYERS) for part in parts}
+PAGE = PACKAGE.parent / "docs" / "architecture.md"
+
+
+def layers() -> Iterator[tuple[str, int]]:
+    """Yield each part of the package in the diagram, and its layer."""
+    layer = -1
+    diagram = PAGE.read_text(encoding="utf-8").partition("```text\n")[2].partition("```")[0]
+    for line in diagram.splitlines():
+        layer = int(line[0]) if line[0].isdigit() else layer
+        names, *_ = re.split(r"\s{3,}", line[3:])
+        yield from ((part, layer) for part in names.split())
+
+
+LAYER = dict(layers())
 ANALYSES = 4  # of these, only `load` may be imported by the others
 
 
@@ -57,6 +55,11 @@ def is_allowed(importer: str, imported: str) -> bool:
         return True
     above, below = LAYER[importer], LAYER[imported]
     return above > below or (above == below and (above != ANALYSES or imported == "load"))
+
+
+def test_the_diagram_has_every_part_of_the_package() -> None:
+    parts = {part_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert set(LAYER) == parts
 
 
 def test_imports_point_downwards() -> None:

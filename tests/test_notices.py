@@ -107,7 +107,10 @@ def test_the_chosen_checkpoint_counts_not_the_last_epoch(
 
 def test_lambda_never_updated_is_said_last(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     cli(f"fit {SMALL} --model.lr 0.01 --lambda_update.every_n_steps 1000")
-    assert notes(capsys.readouterr().out)[-1].startswith("lambda was never updated: the penalty")
+    printed = capsys.readouterr()
+    assert notes(printed.out)[-1].startswith("lambda was never updated: the penalty")
+    assert printed.out.count("never updated") == 1
+    assert "never updated" not in printed.err
     assert notices_in_record()[0].startswith("lambda was never updated")
 
 
@@ -219,3 +222,18 @@ def test_a_resumed_run_that_had_ended_says_that_nothing_was_trained(
     assert f"note: {sentence}" in capsys.readouterr().out
     cli(f"fit --data synthetic --data.n_rows 600 --trainer.max_epochs 4 --ckpt_path {last}")
     assert sentence not in capsys.readouterr().out
+
+
+def test_predict_names_categories_that_training_did_not_have(
+    cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli(f"fit {german_credit(Path('credit.csv'))} --data.drop [c5] --trainer.max_epochs 1")
+    new = pd.read_csv("credit.csv").head(50)
+    new.assign(c0=["Z"] * 20 + ["A"] * 30, c1="Y").to_csv("new.csv", index=False)
+    capsys.readouterr()
+    cli(f"predict --ckpt_path {RUN} --data.path new.csv")
+    found = [line for line in notes(capsys.readouterr().out) if "absent in training" in line]
+    assert len(found) == 1
+    assert "'c0' in 20, 'c1' in 50 of 50 rows" in found[0]
+    cli(f"predict --ckpt_path {RUN} --data.path credit.csv")
+    assert "absent in training" not in capsys.readouterr().out

@@ -53,8 +53,8 @@ def test_value_is_eta_times_the_weighted_sum(statistic: Statistic, training: boo
 
 def test_all_shapes_of_predictions_mean_the_same() -> None:
     logits, inputs, _ = draw(dtype=torch.float64)
-    of_logits = RelatedFeaturePenalty(RELATED)
-    of_probs = RelatedFeaturePenalty(RELATED, from_logits=False)
+    of_logits = RelatedFeaturePenalty(RELATED, output="softmax")
+    of_probs = RelatedFeaturePenalty(RELATED, output="probability")
     probs = logits.sigmoid()
     offset = torch.randn(32, dtype=torch.float64)
     values = [
@@ -69,9 +69,10 @@ def test_all_shapes_of_predictions_mean_the_same() -> None:
     assert [v.item() for v in values] == pytest.approx([values[0].item()] * 6, abs=1e-14)
 
 
-def test_more_than_two_classes_are_refused() -> None:
-    with pytest.raises(InputError, match=r"shape \(32, 3\).*two classes"):
-        RelatedFeaturePenalty(RELATED)(torch.zeros(32, 3), draw()[1])
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_predictions_of_unknown_meaning_are_refused(outputs: int) -> None:
+    with pytest.raises(InputError, match=rf"shape \(32, {outputs}\).*output='softmax'"):
+        RelatedFeaturePenalty(RELATED)(torch.zeros(32, outputs), draw()[1])
 
 
 def test_given_positives_counts_the_positives_only() -> None:
@@ -321,7 +322,7 @@ def test_penalised_least_squares_reaches_the_exact_solution(share: float) -> Non
     critical = 2 * (covariances @ free).abs() / (covariances @ direction)
     step = min(share, 1.0) * critical / 2 * (covariances @ free).sign()
 
-    penalty = RelatedFeaturePenalty({"age": [0]}, eta=share * critical.item(), from_logits=False)
+    penalty = RelatedFeaturePenalty({"age": [0]}, eta=share * critical.item(), output="regression")
     weights = torch.zeros(5, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.SGD([weights], lr=0.3)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.98)
@@ -365,6 +366,8 @@ def test_large_eta_drives_the_penalties_of_a_classifier_to_zero(statistic: Stati
 # --- two processes -------------------------------------------------------------------------------------
 
 SCENARIOS: dict[str, tuple[list[int], Given, Statistic]] = {
+    "hsic": ([0, 9, 32], "all", "hsic"),
+    "hsic, positives": ([0, 12, 32], "positives", "hsic"),
     "equal": ([0, 16, 32], "all", "covariance"),
     "unequal": ([0, 5, 32], "all", "covariance"),
     "unequal, correlation": ([0, 27, 32], "all", "correlation"),

@@ -22,7 +22,10 @@ PAGES = [
     path for path in sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")) if path not in GENERATED
 ]
 PAGES += [
-    path for name in ("callbacks", "datamodules", "examples") for path in sorted((ROOT / name).rglob("*.md"))
+    path
+    for name in ("callbacks", "datamodules", "examples", "sweeps", "fairrf_lightning", ".github")
+    for pattern in ("*.md", "*.html", "*.yaml", "*.yml")
+    for path in sorted((ROOT / name).rglob(pattern))
 ]
 
 # Write instead: next to or as well as, again, correct, follow, because there is no, almost, ...
@@ -58,7 +61,7 @@ def page_prose(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def found_in(path: Path) -> list[str]:
-    prose = page_prose(path) if path.suffix == ".md" else code_prose(path)
+    prose = code_prose(path) if path.suffix == ".py" else page_prose(path)
     return [
         f"{path.relative_to(ROOT)}:{number}: {match[0]!r}"
         for number, text in prose
@@ -90,13 +93,21 @@ def test_docstrings_open_with_an_imperative_or_a_noun() -> None:
     assert not wrong
 
 
+def names_of(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module defines: classes, functions, types and constants."""
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+    return [node.name] if isinstance(node, ast.ClassDef | ast.FunctionDef) else []
+
+
 def test_public_name_belongs_to_one_module() -> None:
     homes = defaultdict(set)
     for path in PACKAGE:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                homes[node.name].add(str(path.relative_to(ROOT)))
-    shared = {name: sorted(paths) for name, paths in homes.items() if len(paths) > 1 and name != "main"}
+            for name in names_of(node):
+                homes[name].add(str(path.relative_to(ROOT)))
+    shared = {name: paths for name, paths in homes.items() if len(paths) > 1 and not name.startswith("_")}
     assert not shared
 
 

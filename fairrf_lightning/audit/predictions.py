@@ -17,13 +17,14 @@ import pyarrow.parquet as pq
 
 from fairrf_lightning.audit.scores import Floats, Ints, Scores
 from fairrf_lightning.datamodules.columns import MISSING_VALUES, check_column, value_text
+from fairrf_lightning.datamodules.files import CsvFile
 from fairrf_lightning.errors import InputError, first_line
 
 _BATCH_ROWS = 1 << 18
 _BLOCK_BYTES = 1 << 24
 _MAX_COMBINATIONS = 1 << 20
 _TARGET = "target"
-_PROBABILITIES = ("prob", "probability")  # `predict` writes the second
+PROBABILITIES = ("prob", "probability")  # `predict` writes the second
 
 
 def read_predictions(
@@ -52,7 +53,7 @@ def read_predictions(
     Raises:
         InputError: If the file cannot be read, or a column is missing or has wrong values.
     """
-    columns = _column_names(path)
+    columns = column_names(path)
     if not groups:
         raise InputError("--groups is not given: name the sensitive columns of the file, such as race,sex.")
     if target is None:
@@ -63,7 +64,7 @@ def read_predictions(
             "sensitive column, or the true class by --target."
         )
     if prob is None and decision is None:
-        prob = next((name for name in _PROBABILITIES if name in columns), None)
+        prob = next((name for name in PROBABILITIES if name in columns), None)
     file = _File(path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against)
     file.check(columns)
     source = {"kind": "predictions", "path": str(path), "against": against, "data": None, "split": None}
@@ -99,7 +100,7 @@ class _File:
             raise InputError(f"{self.path}: its columns are separated by {found[0]!r}; write it with commas.")
         if self.prob is None and self.decision is None:
             raise InputError(
-                f"{self.path} has no column {' or '.join(map(repr, _PROBABILITIES))}: name the column of "
+                f"{self.path} has no column {' or '.join(map(repr, PROBABILITIES))}: name the column of "
                 "probabilities by --prob, or that of decisions by --decision."
             )
         for name in self.columns:
@@ -112,10 +113,10 @@ class _File:
 
     def read(self) -> Iterator[Any]:
         with _explained(self.path):
-            yield from self._read_parquet() if _is_parquet(self.path) else self._read_csv()
+            yield from self._read_parquet() if is_parquet(self.path) else self._read_csv()
 
     def _read_parquet(self) -> Iterator[Any]:
-        with pq.ParquetFile(self.path) as file:
+        with pq.ParquetFile(self.path, pre_buffer=False) as file:
             for batch in file.iter_batches(_BATCH_ROWS, columns=self.columns, use_threads=False):
                 yield pa.Table.from_batches([batch])
 
@@ -142,20 +143,32 @@ class _File:
         scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
 
 
-def _column_names(path: Path) -> list[str]:
+def column_names(path: Path) -> list[str]:
     """Return the names of the columns of a CSV or Parquet file."""
     with _explained(path):
-        if _is_parquet(path):
+        if is_parquet(path):
             return list(pq.read_schema(path).names)
         with arrow_csv.open_csv(path, _csv_options()) as reader:
             return list(reader.schema.names)
+
+
+def read_batches(path: Path) -> Iterator[pa.Table]:
+    """Yield all columns of a Parquet file, or those of a CSV file as text, some rows at a time."""
+    with _explained(path):
+        if not is_parquet(path):
+            yield from CsvFile(path).blocks()
+            return
+        with pq.ParquetFile(path, pre_buffer=False) as file:  # or pyarrow would hold the whole file
+            for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
+                yield pa.Table.from_batches([batch])
 
 
 def _csv_options() -> Any:
     return arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
+    """Return whether a file is a Parquet file."""
     with path.open("rb") as file:
         return file.read(4) == b"PAR1"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.metrics.counts import Mode
-from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant, nearly_constant
+from fairrf_lightning.metrics.decisions import no_information
 
 SCHEMA = 1
 FAIRER = "fairer, beyond noise"
@@ -186,9 +186,8 @@ def verdict_of(low: float, high: float, below: str = FAIRER, above: str = LESS_F
 def notices(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the notices about decisions and labels of an audit, as ``audit.json`` has it."""
     for key, whose in (("overall", ""), ("against", "of the other model: ")):
-        numbers = result.get(key)
-        if words := SAME_DECISION if has_same_decision(numbers) else _nearly_same(numbers):
-            line = f"{whose}{words}."
+        if why := uninformative(result.get(key)):
+            line = f"{whose}{why}."
             yield f"{line[0].upper()}{line[1:]}"
     if not has_labels(result):
         yield NO_LABELS
@@ -204,10 +203,12 @@ def has_labels(result: Mapping[str, Any]) -> bool:
     return bool(result.get("labels", True))
 
 
-def has_same_decision(numbers: Mapping[str, Any] | None) -> bool:
-    """Return whether a model makes the same decision for all rows."""
-    rate = (numbers or {}).get("selection_rate")
-    return rate is not None and is_constant(rate)
+def uninformative(numbers: Mapping[str, Any] | None) -> str:
+    """Return why gaps carry no information, if a model gives (almost) all rows the same decision."""
+    names = ("selection_rate", "true_positive_rate", "false_positive_rate")
+    found = ((numbers or {}).get(name) for name in names)
+    share, hits, false_alarms = (math.nan if value is None else float(value) for value in found)
+    return no_information(share, (hits + 1 - false_alarms) / 2)
 
 
 def may_turn(against: Mapping[str, Any]) -> bool:
@@ -232,14 +233,6 @@ def nothing_to_compare(grouping: Mapping[str, Any]) -> str:
         return ""
     found = f"only the group '{names[0]}' has rows" if names else "no row's group is known"
     return f"No gap by {grouping['name']}: {found}" + (f", {unknown:,} rows are unknown." if unknown else ".")
-
-
-def _nearly_same(numbers: Mapping[str, Any] | None) -> str | None:
-    names = ("selection_rate", "true_positive_rate", "false_positive_rate")
-    share, hits, false_alarms = ((numbers or {}).get(name) for name in names)
-    if share is None or hits is None or false_alarms is None:
-        return None
-    return nearly_constant(share, (hits + 1 - false_alarms) / 2)
 
 
 def json_number(value: float) -> float | None:

@@ -22,6 +22,7 @@ import torch
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.intervals import RateSample, gap_interval, normal_quantile
 
+MIN_SURVEY = 50  # answers; with fewer, nothing is estimated
 _SAMPLES = 100
 _HARDEST_GAP = 1.5  # in widths of the interval: beyond noise, but with rates near one half
 _MAX_ROWS = 10**9
@@ -74,13 +75,13 @@ def sample_size(
     """Return how many rows with a known S an audit needs.
 
     Args:
-        width: Mean width of the interval, between 0 and 1.
+        width: Mean width of the interval, such as 0.05.
         gap: ``dDP`` or ``dEO``.
         shares: Share of each group.
         rates: Selection rates of the groups (true positive rates for dEO); by default the worst case.
         base_rates: Share of target 1 in each group, for dEO; by default 0.5.
         pilot: An ``audit.json`` to take shares and rates from.
-        grouping: Grouping of the pilot, by default its first.
+        grouping: Grouping of the pilot, such as ``race``; by default its first.
         level: Confidence level.
 
     Raises:
@@ -100,6 +101,87 @@ def sample_size(
     rows = worst_case(width, counted, level) if known is None else rows_needed(width, counted, known, level)
     by_group = tuple(math.ceil(rows * share) for share in counted)
     return SampleSize(rows, by_group, width, gap, level, None if known is None else tuple(known))
+
+
+@dataclass(frozen=True, repr=False)
+class SurveyPlan:
+    """Number of people whose answers give an estimated gap an interval of a given width.
+
+    Args:
+        people: Number of answers.
+        width: Width of the interval.
+        gap: Label of the gap.
+        level: Confidence level.
+        assumed: What the number rests on, in words.
+    """
+
+    people: int
+    width: float
+    gap: str
+    level: float
+    assumed: str
+
+    def __repr__(self) -> str:
+        """Return the result as a sentence."""
+        return (
+            f"{self.people:,} answers give {self.gap} a {100 * self.level:g} % interval of width about "
+            f"{self.width:g} ({self.assumed})."
+        )
+
+
+def plan_survey(
+    width: float,
+    *,
+    gap: str = "dDP",
+    shares: Sequence[float] = (0.5, 0.5),
+    selected: float = 0.5,
+    base_rate: float = 0.5,
+    explained: float = 0.0,
+    randomized: float = 0.0,
+    level: float = 0.95,
+) -> SurveyPlan:
+    """Return how many people a survey needs if the gap is estimated from it (prediction powered).
+
+    The error comes from ``(S - g)(d - mean d)``, where g is the probability of S given the inputs. So the
+    rows that :func:`sample_size` gives are multiplied by the variances of the decision d and of S - g,
+    relative to the worst case.
+
+    Args:
+        width: Width of the interval, between 0 and 1.
+        gap: ``dDP`` or ``dEO``.
+        shares: Share of each group; by default equal shares.
+        selected: Share of positive decisions (for dEO, among people with target 1); 0.5 is the worst case.
+        base_rate: Share of people with target 1, for dEO.
+        explained: Share of the variance of S that the inputs explain; 0 is the worst case.
+        randomized: Probability that an answer is replaced by a fair coin.
+        level: Confidence level.
+
+    Raises:
+        InputError: If an argument is out of range.
+
+    >>> plan_survey(0.1).people, plan_survey(0.1, selected=0.2, explained=0.4).people
+    (1537, 591)
+    """
+    limits = {"selected": (selected, 0, 1), "base_rate": (base_rate, 0, 1), "explained": (explained, -1, 1)}
+    for name, (value, low, high) in limits.items():
+        if not low < value < high:
+            raise InputError(f"--{name} {value}: expected a share between 0 and 1.")
+    check_randomized(randomized)
+    worst = sample_size(width, gap=gap, shares=shares, base_rates=[base_rate] * len(shares), level=level)
+    share, groups = min(shares), len(shares)
+    answered = (1 - randomized) * share + randomized / groups
+    variance = answered * (1 - answered) / (1 - randomized) ** 2 / (share * (1 - share)) - explained
+    people = math.ceil(worst.rows * 4 * selected * (1 - selected) * variance)
+    words = [f"positive decisions {selected:g}", f"smallest group {share:g}"]
+    words += [f"target 1 {base_rate:g}"] if gap == "dEO" else []
+    words += [f"inputs explain {explained:g} of S"] + ([f"randomised {randomized:g}"] if randomized else [])
+    return SurveyPlan(max(people, MIN_SURVEY), width, gap, level, "; ".join(words))
+
+
+def check_randomized(randomized: float) -> None:
+    """Raise unless a probability of randomised response can be used."""
+    if not 0 <= randomized <= 0.9:
+        raise InputError(f"--randomized {randomized}: expected a probability from 0 to 0.9, such as 0.25.")
 
 
 def rows_needed(width: float, shares: Sequence[float], rates: Sequence[float], level: float = 0.95) -> int:

@@ -9,7 +9,9 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fairrf_lightning.callbacks.attachment import Attachment, BatchPart
+from fairrf_lightning.callbacks.attachment import Attachment
+from fairrf_lightning.callbacks.batch_parts import BatchPart
+from fairrf_lightning.callbacks.outcome import EpochPenalties
 from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError, check_choice
 from fairrf_lightning.functional import Rule, check_beta
@@ -45,10 +47,14 @@ class LambdaUpdateCallback(Callback):
         rule: ``kkt`` (the paper's: weight to the smallest penalties) or ``worst_case`` (weight to what
             still correlates).
         penalty: A penalty to attach to a module without a penalty.
-        module: With ``penalty``: name of the submodule whose output is the prediction (logits or
-            probabilities); ``None`` for the LightningModule's own ``forward``.
+        module: With ``penalty``: name of the submodule or method (``"model.shared_step"``) whose output is
+            the prediction; ``None`` for the LightningModule's own ``forward``.
+        prediction: With ``penalty``: which part of that output is the prediction: a key, an index or a path
+            such as ``"logits.0"`` (an index of a tensor is a column), or a function of the output; ``None``
+            for all of it.
         inputs: With ``penalty``: where the related columns are: a key of a dict batch, an index into a
-            tuple batch, or a function of the batch; ``None`` for the first tensor passed to ``module``.
+            tuple batch, a path such as ``"0.payload.amount"``, or a function of the batch; ``None`` for the
+            columns of ``WithRelated``, or else for the first tensor passed to ``module``.
         target: With ``penalty``: where the batch has the labels, likewise; for ``given="positives"``.
         backward: With ``penalty`` and manual optimisation: number of the backward pass in a training
             step that the penalty is added to, from 0; ``None`` for each.
@@ -70,6 +76,7 @@ class LambdaUpdateCallback(Callback):
         *,
         penalty: RelatedFeaturePenalty | None = None,
         module: str | None = None,
+        prediction: BatchPart | None = None,
         inputs: BatchPart | None = None,
         target: BatchPart | None = None,
         backward: int | None = None,
@@ -91,11 +98,20 @@ class LambdaUpdateCallback(Callback):
         self.val_loss = val_loss
         self._attachment: Attachment | None = None
         if penalty is not None:
-            self._attachment = Attachment(penalty, module, inputs, target, backward)
+            self._attachment = Attachment(
+                penalty, module, prediction=prediction, inputs=inputs, target=target, backward=backward
+            )
         else:
-            _check_unused(module=module, inputs=inputs, target=target, backward=backward)
+            _check_unused(
+                module=module, prediction=prediction, inputs=inputs, target=target, backward=backward
+            )
         self._module = module
+        self._state_key = super().state_key  # Lightning asks for it in each hook of each batch
+        if penalty is not None:
+            part = {} if prediction is None else {"prediction": getattr(prediction, "__name__", prediction)}
+            self._state_key = self._generate_state_key(module=module, **part)
         self._val_cost: Tensor | None = None
+        self._measured: list[EpochPenalties] = []
         self._start()
 
     def _start(self) -> None:
@@ -105,11 +121,13 @@ class LambdaUpdateCallback(Callback):
 
     @property
     def state_key(self) -> str:
-        """Name of the state in a checkpoint; several penalties can be attached, each to its own submodule."""
-        return super().state_key if self.penalty is None else self._generate_state_key(module=self._module)
+        """Name of the state in a checkpoint; several penalties can be attached, each to its own output."""
+        return self._state_key
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start fresh in each fit; the state of a checkpoint is restored after this."""
+        if self._attachment:
+            self._attachment.open_side_channel(pl_module)
         if stage == "fit":
             if self.every_n_steps == "auto":
                 data = getattr(trainer, "datamodule", None)
@@ -122,15 +140,22 @@ class LambdaUpdateCallback(Callback):
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
         if self._attachment:
             self._attachment.attach(trainer, pl_module)
+        penalties = self._penalties(trainer, pl_module)
         if self.every_n_steps is not None:
-            for penalty in self._penalties(trainer, pl_module):
+            for penalty in penalties:
                 penalty.beta, penalty.rule = _as_tensor(self.beta), self.rule
+        single = [penalty for penalty in penalties if penalty.is_wanted and penalty.weights.ndim == 1]
+        self._measured = [EpochPenalties(penalty) for penalty in single]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restore the module; return lambda to the process that started this one."""
         del pl_module
+        for measured in self._measured:
+            measured.remove()
+        self._measured = []
         if self._attachment:
             self._attachment.detach()
+            self._attachment.close_side_channel()
             if stage == "fit":
                 self._attachment.return_lambda(trainer)
 
@@ -208,6 +233,8 @@ class LambdaUpdateCallback(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log lambda and the penalties of an attached penalty."""
+        for measured in self._measured:
+            measured.end_epoch()
         if self._attachment:
             suffix = self._suffix(trainer, pl_module)
             for name, value in self._attachment.end_epoch(pl_module).items():
@@ -215,7 +242,10 @@ class LambdaUpdateCallback(Callback):
                 pl_module.log(name + suffix, value, sync_dist=True, reduce_fx="max")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn if training was too short for a single update; the progress bar is closed by now."""
+        """Report what the penalty achieved, now that the progress bar is closed."""
+        for measured in self._measured:
+            if measured.penalty.penalised_steps:
+                measured.report()
         if self.update_interval is None:
             return
         penalties = [penalty for penalty in self._penalties(trainer, pl_module) if penalty.penalised_steps]

@@ -104,6 +104,7 @@ def describe_data(trainer: Trainer) -> dict[str, Any]:
         "rows": data.split_sizes,
         "columns": data.feature_names,
         "related": data.related_columns,
+        "membership": getattr(data, "membership_source", None),
         "sensitive": data.sensitive,
         "include_sensitive": data.include_sensitive,
         "expose_sensitive": data.expose_sensitive,

@@ -30,7 +30,7 @@ from fairrf_lightning.certificate.theorems import k_feature_interval
 from fairrf_lightning.errors import InputError
 
 Array: TypeAlias = NDArray[np.float64]
-Objective: TypeAlias = Callable[[Array, float], tuple[float, Array, Array]]
+_Objective: TypeAlias = Callable[[Array, float], tuple[float, Array, Array]]
 
 _MAX_ROWS = 50_000  # in the search for weights; the bound is computed on all rows
 _MAX_STEPS = 60
@@ -94,11 +94,6 @@ def adds_nothing(low: float, high: float, trivial: float) -> bool:
     """Return whether limits of the gap are hardly better than the bound from S's share alone.
 
     They are better if the bound is below 95 % of that one, or if a gap is certain.
-
-    Args:
-        low: Least possible gap.
-        high: Largest possible gap.
-        trivial: Bound of the absolute gap from S's share and the predictions alone.
 
     >>> adds_nothing(-0.299, 0.2, 0.303), adds_nothing(-0.2, 0.1, 0.303), adds_nothing(-0.3, -0.1, 0.303)
     (True, False, False)
@@ -326,7 +321,7 @@ def weights_binary(preds: Array, columns: Array, box: Box, share: float, start: 
     return weights
 
 
-def _binary_objective(preds: Array, design: Array, box: Box, share: float) -> Objective:
+def _binary_objective(preds: Array, design: Array, box: Box, share: float) -> _Objective:
     size, root = len(preds), np.sqrt(share * (1 - share))
 
     def objective(point: Array, smooth: float) -> tuple[float, Array, Array]:
@@ -351,7 +346,7 @@ def _box_terms(y: Array, box: Box, smooth: float) -> tuple[float, Array, Array]:
     return float(middle @ y + half @ length), middle + half * y / length, half * smooth**2 / length**3
 
 
-def _minimise(objective: Objective, point: Array, stages: Array, floor: float) -> Array:
+def _minimise(objective: _Objective, point: Array, stages: Array, floor: float) -> Array:
     """Minimise a smoothed convex function by Newton's method, with less and less smoothing."""
     identity = np.eye(len(point))
     for smooth in stages if len(point) else ():

@@ -27,9 +27,9 @@ from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import EvaluatedRows, Run, evaluate, load_run
+from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 
-Mode = Literal["prob", "hard"]
 _ROWS_SHARE = 0.2  # of the permitted error is for the rows, the rest for the intervals of a sample
 _MODES: dict[Mode, str] = {"prob": "probabilities", "hard": "decisions"}
 _METHODS = {
@@ -177,7 +177,7 @@ def certify(
     sensitive: str | None = None,
     group: str | None = None,
     columns: Sequence[str] = (),
-    split: str = "test",
+    split: Literal["test", "val", "train"] = "test",
     level: float = 0.95,
 ) -> Certificate:
     """Bound the gap of a model between groups that were never observed.
@@ -186,12 +186,12 @@ def certify(
 
     Args:
         source: A checkpoint, the folder of a run, or a run that was loaded.
-        proxies: YAML file of S's share and its correlations with columns.
+        proxies: YAML file of S's share and its correlations with columns (docs/certificate.md).
         audit_sample: CSV or Parquet file of rows where S is known.
         sensitive: Column of S in the sample; by default that of the data.
         group: Value of S that is compared with all others.
         columns: Features to take from the sample; by default the related ones.
-        split: Rows to certify: ``test``, ``val`` or ``train``.
+        split: Rows to certify.
         level: Confidence level.
 
     Raises:
@@ -205,20 +205,20 @@ def certify(
     if proxies is not None and (name := next((name for name, value in given.items() if value), None)):
         raise InputError(f"--{name} belongs to --audit_sample; with --proxies the file says it all.")
     run = source if isinstance(source, Run) else load_run(source)
-    rows = evaluate(run, split)
+    rows, names = evaluate(run, split), run.data.feature_names
     if proxies is not None:
-        known = read_knowledge(str(proxies), rows.feature_names)
+        known = read_knowledge(str(proxies), names)
     else:
         known = _from_sample(str(audit_sample), rows, sensitive, group, columns, level)
     found = certify_rows(
         rows.probabilities,
-        rows.inputs[:, [rows.feature_names.index(name) for name in known.names]],
+        rows.inputs[:, [names.index(name) for name in known.names]],
         known,
         level=level,
         sensitive=_measured_sensitive(rows, known.group),
     )
     weights = weights_digest(run.checkpoint["state_dict"])
-    return replace(found, model={"checkpoint": rows.checkpoint, "weights": weights, "split": rows.split})
+    return replace(found, model={"checkpoint": str(run.path), "weights": weights, "split": rows.split})
 
 
 def certify_rows(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from fairrf_lightning.audit import Audit, SampleSize, audit, read_predictions, sample_size, score_checkpoint
+from fairrf_lightning.audit.estimated import EstimatedGaps, audit_by_survey
 from fairrf_lightning.audit.result import (
     NOT_ESTIMABLE,
     has_labels,
@@ -17,11 +18,11 @@ from fairrf_lightning.audit.result import (
     not_compared,
     nothing_to_compare,
 )
-from fairrf_lightning.cli.parsing import DataOverrides, call
+from fairrf_lightning.cli.parsing import DataOverrides, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
-from fairrf_lightning.load import evaluate
+from fairrf_lightning.load import Run, evaluate
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.quiet import quiet_lightning
@@ -44,13 +45,6 @@ _SCORES = {
 _NOT_APPLICABLE = "not applicable"
 
 
-def run_audit(args: Sequence[str]) -> Audit:
-    """Run ``audit`` with the arguments behind its name."""
-    aliases = {"ckpt_path": "source", "predictions": "source"}
-    result: Audit = call(audit_command, args, "audit", aliases=aliases)
-    return result
-
-
 def audit_command(
     source: Path,
     *,
@@ -64,9 +58,12 @@ def audit_command(
     threshold: float = 0.5,
     level: float = 0.95,
     min_rows: int = 10,
+    survey: Path | None = None,
+    sensitive: str | None = None,
+    group: str | None = None,
     out: Path = Path("audit"),
     trust: list[str] | None = None,
-) -> Audit:
+) -> Audit | EstimatedGaps:
     """Compare groups: rates, gaps and intervals of a checkpoint or of predictions.
 
     Args:
@@ -83,15 +80,29 @@ def audit_command(
         threshold: Decision threshold.
         level: Confidence level of the intervals.
         min_rows: Groups with fewer rows are not estimable.
-        out: Folder of audit.json, audit_groups.csv and the report.
+        survey: People whose S is known, to estimate the gaps of a checkpoint on rows without S.
+        sensitive: Column of S in the survey; by default that of the data.
+        group: Value of S in the survey that is compared with all others.
+        out: Folder of audit.json, audit_groups.csv and the report; of estimates.json with a survey.
         trust: Import paths of your own classes that the checkpoint uses.
 
     Example:
         audit best.ckpt --groups race,sex
         audit best.ckpt --against other.ckpt
         audit predictions.csv --groups race
+        audit best.ckpt --survey survey.csv
     """
     _check_options(threshold, level, min_rows, out)
+    if survey is not None:
+        if groups or against or threshold != 0.5 or not is_checkpoint(source):
+            raise InputError(
+                "--survey estimates the gaps of a checkpoint's decisions, at 0.5: leave out --groups, "
+                "--against and --threshold."
+            )
+        run = data.load(source, trust or ())
+        return _audit_by_survey(run, survey, out, sensitive=sensitive, group=group, split=split, level=level)
+    if sensitive or group:
+        raise InputError("--sensitive and --group belong to --survey; name columns by --groups.")
     if is_checkpoint(source):
         for option, column in (("prob", prob), ("decision", decision), ("target", target)):
             if column is not None:
@@ -133,42 +144,30 @@ def audit_command(
     return result
 
 
-def sample_size_command(
-    width: float,
-    *,
-    gap: str = "dDP",
-    pilot: Path | None = None,
-    grouping: str = "",
-    shares: Sequence[float] = (0.5, 0.5),
-    rates: list[float] | None = None,
-    base_rates: list[float] | None = None,
-    level: float = 0.95,
-) -> SampleSize:
-    """Number of rows with a known sensitive attribute that an audit needs.
+def _audit_by_survey(run: Run, survey: Path, out: Path, **options: Any) -> EstimatedGaps:
+    found = audit_by_survey(run, survey, **options)
+    groups = ", ".join(found.group_names)
+    print_table(found.table(), title=f"Gaps on {found.num_rows:,} rows without S, estimated")
+    print_lines(
+        f"Groups: {groups}, by a survey of {found.people:,} people"
+        + (f" with randomised answers ({found.randomized:g})." if found.randomized else "."),
+        f"Accuracy {found.accuracy:.4f}, share of positive decisions {found.positive_share:.4f}.",
+    )
+    with writing_to(out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / "estimates.json", json.dumps(found.to_dict(), indent=2) + "\n")
+    print_lines(f"Wrote {out / 'estimates.json'}")
+    return found
 
-    Args:
-        width: Width of the interval, such as 0.05.
-        gap: dDP or dEO.
-        pilot: An audit.json to take shares and rates from.
-        grouping: Grouping of the pilot, such as race; by default its first.
-        shares: Shares of the groups.
-        rates: Selection rates of the groups (true positive rates for dEO); by default the worst case.
-        base_rates: Shares of target 1 in each group, for dEO; by default 0.5.
-        level: Confidence level.
+
+@takes_options_of(sample_size)
+def sample_size_command(**options: Any) -> SampleSize:
+    """Number of rows with a known sensitive attribute that an audit needs.
 
     Example:
         sample-size 0.05 --pilot audit/audit.json
     """
-    found = sample_size(
-        width,
-        gap=gap,
-        shares=shares,
-        rates=rates,
-        base_rates=base_rates,
-        pilot=pilot,
-        grouping=grouping,
-        level=level,
-    )
+    found = sample_size(**options)
     print_lines(*repr(found).splitlines())
     return found
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from fairrf_lightning.certificate import Certificate, certify
 from fairrf_lightning.certificate.knowledge import knowledge_template
-from fairrf_lightning.cli.parsing import DataOptions, DataOverrides
+from fairrf_lightning.cli.parsing import DataOptions, DataOverrides, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_text
@@ -18,38 +18,27 @@ from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.suggest import suggest
 
 
+@takes_options_of(certify, "source")
 def certify_command(
     checkpoint: Path,
     *,
     data: DataOverrides,
-    proxies: Path | None = None,
-    audit_sample: Path | None = None,
-    sensitive: str | None = None,
-    group: str | None = None,
-    columns: list[str] | None = None,
-    split: Literal["test", "val", "train"] = "test",
-    level: float = 0.95,
     template: Path | None = None,
     output: Path | None = None,
-    trust: list[str] | None = None,
+    trust: Sequence[str] = (),
+    **options: Any,
 ) -> None:
     """Bound the gap between groups that were never observed.
 
     Args:
         checkpoint: Checkpoint or folder of a run.
         data: Options of the data that differ from those in training, such as --data.path new.csv.
-        proxies: YAML file of S's share and its correlations with columns (docs/certificate.md).
-        audit_sample: CSV or Parquet file of rows where S is known.
-        sensitive: Column of S in the sample; by default that of the data.
-        group: Value of S that is compared with all others.
-        columns: Features to take from the sample; by default the related ones.
-        split: Rows to certify.
-        level: Confidence level.
         template: Write a file for --proxies with the related columns, to be filled in, and stop.
         output: JSON file to write the certificate to.
         trust: Import paths of your own classes that the checkpoint may use.
+        options: Passed on to ``certify``.
     """
-    if template is None and (proxies is None) == (audit_sample is None):
+    if template is None and (options["proxies"] is None) == (options["audit_sample"] is None):
         raise InputError(
             "certify needs knowledge about S: name either --proxies or --audit_sample; "
             "--template FILE writes a file for --proxies."
@@ -57,20 +46,11 @@ def certify_command(
     for name, path in (("output", output), ("template", template)):
         if path is not None:
             _check_output(f"--{name}", path)
-    run = data.load(checkpoint, trust or ())
+    run = data.load(checkpoint, trust)
     if template is not None:
         _write_template(run, template)
         return
-    found = certify(
-        run,
-        proxies=proxies,
-        audit_sample=audit_sample,
-        sensitive=sensitive,
-        group=group,
-        columns=columns or (),
-        split=split,
-        level=level,
-    )
+    found = certify(run, **options)
     print_certificate(found)
     if output is not None:
         with writing_to(f"--output {output}", "name a file in another folder"):
@@ -111,33 +91,15 @@ def _write_template(run: Run, path: Path) -> None:
     print_lines(f"Wrote {path}: replace the limits by what you know about S, and name it by --proxies.")
 
 
-def suggest_command(
-    *,
-    data: DataOptions,
-    audit_sample: Path | None = None,
-    sensitive: str | None = None,
-    min_association: float = 0.1,
-    max_ratio: float = 3.0,
-    seed: int = 0,
-) -> None:
+@takes_options_of(suggest, "data")
+def suggest_command(data: DataOptions, **options: Any) -> None:
     """Rank columns by their association with S and the label, and propose related features.
 
     Args:
         data: Data set.
-        audit_sample: CSV or Parquet file of rows where S is known.
-        sensitive: Column of S: in the sample, or else in the data.
-        min_association: Minimum association with S of a related feature.
-        max_ratio: Maximum ratio of label association to S association.
-        seed: Seed of the shuffles.
+        options: Passed on to ``suggest``.
     """
-    found = suggest(
-        data.make(),
-        audit_sample=audit_sample,
-        sensitive=sensitive,
-        min_association=min_association,
-        max_ratio=max_ratio,
-        seed=seed,
-    )
+    found = suggest(data.make(), **options)
     both = f"{found.sensitive} and {found.target}" if found.sensitive else found.target
     print_table(found.table(), title=f"Association of columns with {both}, 95 % intervals")
     print_lines(*found.statements())

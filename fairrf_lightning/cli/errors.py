@@ -23,6 +23,8 @@ _PLAIN = (
     (re.compile(r"Expected an? <class '([\w.]+)'>"), r"expected \1"),
     (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
 )
+# Data modules name their arguments as Python does.
+_DATA_OPTION = re.compile(r"^(related|target|sensitive|positive)(?=: | is )")
 # Options that people try, and where they are.
 _PLACES = {
     "accelerator": "trainer.accelerator",
@@ -77,7 +79,7 @@ def explain(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InputError):
-            return str(cause)
+            return _DATA_OPTION.sub(r"--data.\1", str(cause))
         cause = cause.__cause__ or cause.__context__
     if re.search(r"arguments are required: (\w+\.)?data$", str(error)):
         return "no data: name a data set, for example --data adult."

@@ -296,7 +296,10 @@ def _prepare_checkpoint(config: Any) -> None:
 def _recommended(config: Any) -> dict[str, float]:
     if not config.get("data"):
         raise InputError("no data: name a data set, for example --data adult.")
-    return recommended(import_class(config.data.class_path), config.data.get("init_args") or {})
+    options = config.data.get("init_args") or {}
+    if options.get("membership") is not None:
+        return {}  # the recommended eta is one for the related features
+    return recommended(import_class(config.data.class_path), options)
 
 
 def run_fit(args: list[str]) -> None:

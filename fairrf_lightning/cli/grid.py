@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Literal
 
 from fairrf_lightning.backbones import BackboneName
+from fairrf_lightning.cli.harm import is_worth_training
+from fairrf_lightning.cli.methods import MODEL_CLASSES
 from fairrf_lightning.cli.parsing import DataOptions
 from fairrf_lightning.cli.plots import check_matplotlib, plot_pareto
 from fairrf_lightning.cli.progress import progress_bar, resumable
-from fairrf_lightning.cli.short_names import SHORT_NAMES
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.estimate import ACT_ABOVE
 from fairrf_lightning.experiments.choose import setting_warning
 from fairrf_lightning.experiments.grid import Method, grid_settings
 from fairrf_lightning.experiments.grid import grid as train_grid
@@ -19,8 +21,6 @@ from fairrf_lightning.experiments.setting import Schedule, Setting
 from fairrf_lightning.functional import Rule, Statistic
 from fairrf_lightning.penalty import Given
 from fairrf_lightning.report import Facts, write_report_if_installed
-
-_MODELS = SHORT_NAMES["model"]
 
 
 def grid_command(
@@ -43,6 +43,7 @@ def grid_command(
     pretrain_epochs: int = 1,
     lr: float = 1e-3,
     max_accuracy_loss: float = 0.01,
+    act_above: float = ACT_ABOVE,
     workers: int | None = None,
     backend: str = "loky",
     out: Path | None = None,
@@ -73,6 +74,8 @@ def grid_command(
         pretrain_epochs: Epochs without the penalty.
         lr: Learning rate of Adam.
         max_accuracy_loss: Validation accuracy that the recommended setting may lose against eta 0.
+        act_above: With a survey (--data.membership), train only if the estimated gap of a linear model
+            exceeds this and 1.64 standard errors.
         workers: Number of processes of one thread; by default up to one per core. Results are identical for
             any number of workers.
         backend: Backend of joblib: loky or threading; where installed ray, dask or spark.
@@ -89,6 +92,8 @@ def grid_command(
     if plot and module.sensitive is not None:  # without S there are no gaps to draw
         check_matplotlib("--plot false")
     module.prepare_data()
+    if not is_worth_training(module, act_above, "eo_gap" if given == "positives" else "dp_gap"):
+        return
     setting = Setting(
         eta=0.0,
         backbone=backbone,
@@ -153,9 +158,9 @@ def grid_command(
 def _method(model: str) -> Method:
     names: tuple[Method, ...] = ("fairrf", "arl")
     for name in names:
-        if model in (name, _MODELS[name]):
+        if model in (name, MODEL_CLASSES[name]):
             return name
-    raise InputError(f"--model {model}: no such grid; {did_you_mean(model, _MODELS)}")
+    raise InputError(f"--model {model}: no such grid; {did_you_mean(model, names)}")
 
 
 def read_seeds(text: str) -> list[int]:

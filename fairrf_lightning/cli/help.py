@@ -65,11 +65,6 @@ Usage: {program} {name} RUN [options]
 
 Every option:              {program} {name} --help-all
 """
-_ABOUT = {
-    "test": "Measure accuracy and gaps of a checkpoint on the test rows.",
-    "validate": "Measure accuracy and gaps of a checkpoint on the validation rows.",
-    "predict": "Write the probability and the decision of each row to a CSV file.",
-}
 _MOVED = """\
 the table, if it was moved; other options of the
                              data are those of the checkpoint"""
@@ -82,17 +77,12 @@ new rows, encoded as in training; by default the
 _OWN = {"predict": "  --predictions.path FILE    CSV file to write (predictions.csv)\n"}
 
 
-def training_help(name: str) -> str:
-    """Return the help of a command that trains or evaluates one model."""
+def training_help(name: str, about: str) -> str:
+    """Return the help of a command that trains or evaluates one model, and what it is about."""
     program = shell_command()
     if name != "fit":
-        return _EVALUATE.format(
-            program=program,
-            name=name,
-            about=_ABOUT[name],
-            own=_OWN.get(name, ""),
-            path=_PATH.get(name, _MOVED),
-        )
+        own, path = _OWN.get(name, ""), _PATH.get(name, _MOVED)
+        return _EVALUATE.format(program=program, name=name, about=about, own=own, path=path)
     callbacks = [one for one in preset_names("callbacks") if one not in _BUILT_IN]
     data = _fill(preset_names("datamodules"))
     return _FIT.format(program=program, data=data, methods=_fill(METHODS), callbacks=_fill(callbacks))

@@ -24,8 +24,8 @@ class Command(NamedTuple):
         name: Name on the command line.
         group: Heading in the help.
         help: What it does, in one line.
-        target: ``module:function``, imported when the command is called. Functions named ``run_*`` get the
-            arguments as they are; others are called by :func:`~.parsing.call`.
+        target: ``module:function``, relative to this package and imported when it is called. Functions
+            named ``run_*`` read their arguments themselves; others are called by :func:`~.parsing.call`.
         extra: Extra of the package that brings what the command imports.
         aliases: Earlier names.
     """
@@ -39,71 +39,65 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command("fit", "Train", "Train a model, test it and save it with its data and options.", ".fit:run_fit"),
+    Command("test", "Train", "Measure accuracy and gaps of a checkpoint on the test rows.", ".fit:run_fit"),
     Command(
-        "fit",
-        "Train",
-        "Train a model, test it and save it with its data and options.",
-        "fairrf_lightning.cli.fit:run_fit",
+        "validate", "Train", "Measure accuracy and gaps of a checkpoint on validation rows.", ".fit:run_fit"
     ),
-    Command(
-        "test",
-        "Train",
-        "Measure accuracy and gaps of a checkpoint on the test rows.",
-        "fairrf_lightning.cli.fit:run_fit",
-    ),
-    Command("validate", "Train", "The same on the validation rows.", "fairrf_lightning.cli.fit:run_fit"),
-    Command(
-        "predict",
-        "Train",
-        "Write probabilities and decisions to a CSV file.",
-        "fairrf_lightning.cli.fit:run_fit",
-    ),
+    Command("predict", "Train", "Write probabilities and decisions to a CSV file.", ".fit:run_fit"),
     Command(
         "grid",
         "Explore",
         "Train eta x beta x seeds at once and recommend a setting.",
-        "fairrf_lightning.cli.grid:grid_command",
+        ".grid:grid_command",
         "reproduce",
     ),
+    Command("sweep", "Explore", "Search for a setting with Optuna.", ".sweep:sweep_command", "sweep"),
     Command(
-        "sweep",
+        "survey",
         "Explore",
-        "Search for a setting with Optuna.",
-        "fairrf_lightning.cli.sweep:sweep_command",
-        "sweep",
+        "Plan a survey of a few hundred people's S, and draw its form.",
+        ".survey:run_survey",
     ),
     Command(
         "suggest",
         "Explore",
         "Rank columns as related features by a sample with known S.",
-        "fairrf_lightning.cli.certify:suggest_command",
+        ".certify:suggest_command",
     ),
     Command(
         "audit",
         "Assess",
         "Compare groups: rates, gaps and intervals of any model.",
-        "fairrf_lightning.cli.audit:run_audit",
+        ".audit:audit_command",
+        "report",
+    ),
+    Command(
+        "correct",
+        "Assess",
+        "Reach a fairness goal with a survey or published statistics.",
+        ".correct:run_correct",
         "report",
     ),
     Command(
         "certify",
         "Assess",
         "Bound the gap between groups that were never observed.",
-        "fairrf_lightning.cli.certify:certify_command",
+        ".certify:certify_command",
         "report",
     ),
     Command(
         "report",
         "Assess",
         "Write a page and a model card for a run, grid or audit.",
-        "fairrf_lightning.cli.report:report_command",
+        ".report:report_command",
         "report",
     ),
     Command(
         "sample-size",
         "Assess",
         "Number of labelled rows that an audit needs.",
-        "fairrf_lightning.cli.audit:sample_size_command",
+        ".audit:sample_size_command",
         "report",
         ("labels", "sample_size"),
     ),
@@ -111,14 +105,14 @@ COMMANDS = (
         "to_parquet",
         "Data",
         "Convert a large CSV file, so that training streams it.",
-        "fairrf_lightning.cli.data:to_parquet",
+        ".data:to_parquet",
         aliases=("to-parquet",),
     ),
     Command(
         "dashboard",
         "Share",
         "Save a W&B workspace that shows the runs of a project.",
-        "fairrf_lightning.cli.report:dashboard_command",
+        ".report:dashboard_command",
         "wandb",
     ),
     Command(
@@ -196,11 +190,11 @@ def _run(name: str, args: list[str]) -> Any:
     if command.group == "Train" and {"--help", "-h"} & set(args):
         from fairrf_lightning.cli.help import training_help  # noqa: PLC0415 - reads the presets
 
-        sys.stdout.write(training_help(name))
+        sys.stdout.write(training_help(name, command.help))
         raise SystemExit(0)
     module, _, function = command.target.partition(":")
     try:
-        found = getattr(import_module(module), function)
+        found = getattr(import_module(module, __package__), function)
     except ModuleNotFoundError as error:
         if error.name in ("paper", module):
             raise InputError(f"{name} needs a clone of the repository; it is not in the package.") from error
@@ -209,10 +203,8 @@ def _run(name: str, args: list[str]) -> Any:
         raise InputError(
             f"{name} needs the package {error.name}; run: {install_command(command.extra)}"
         ) from error
-    if module.endswith("cli.fit"):
-        return found([name, *args])
     if function.startswith("run_"):
-        return found(args)
+        return found([name, *args] if command.group == "Train" else args)
     from fairrf_lightning.cli.parsing import call  # noqa: PLC0415 - slow for --help
 
     return call(found, args, command.name)

@@ -1,16 +1,18 @@
-"""``--method NAME`` on the command line: short for the options that make up a method."""
+"""``--model NAME`` and ``--method NAME``: short for a class, or for the options that make up a method."""
 
 from __future__ import annotations
 
 from fairrf_lightning.errors import InputError, did_you_mean
 
-METHODS = {
-    "fairrf": ["--model=fairrf"],
+MODEL_CLASSES = {
+    "fairrf": "fairrf_lightning.FairRFModule",
+    "arl": "fairrf_lightning.methods.ARLModule",
+}
+METHODS = {name: [f"--model={name}"] for name in MODEL_CLASSES} | {
     "vanilla": ["--model.eta=0"],
     "constrain_s": ["--data.expose_sensitive=true"],
     "remove_r": ["--data.remove_related=true", "--model.eta=0"],
     "ksmote": ["--data.ksmote={}"],
-    "arl": ["--model=arl"],
 }
 METHOD_HELP = "--method NAME stands for these options: " + "; ".join(
     f"{name}: {' '.join(options)}" for name, options in METHODS.items()

@@ -25,7 +25,14 @@ from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import diverged
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.notices import Stage, model_notices, penalty_uses, same_decision
+from fairrf_lightning.notices import (
+    NEVER_ON,
+    NEVER_UPDATED,
+    Stage,
+    model_notices,
+    penalty_uses,
+    same_decision,
+)
 from fairrf_lightning.printed_command import shell_command
 
 # Lines of Lightning that say nothing about the run, and advertisements.
@@ -53,8 +60,7 @@ def quieten() -> None:
         logger = logging.getLogger(f"lightning.{name}")
         logger.removeFilter(_is_news)
         logger.addFilter(_is_news)
-    repeated = ("lambda was never updated", "the penalty was never on", ".*is a vanilla model")
-    for message in (*repeated, "LightningCLI's args parameter"):
+    for message in (NEVER_UPDATED, f".*{NEVER_ON}", "LightningCLI's args parameter"):
         warnings.filterwarnings("ignore", message=message)
 
 
@@ -117,9 +123,7 @@ class ProgressLine(ProgressBar):
         del pl_module
         self._start("predicting", sum(trainer.num_predict_batches))
 
-    def on_predict_batch_end(self, *args: Any, **kwargs: Any) -> None:
-        del args, kwargs
-        self._show()
+    on_predict_batch_end = on_test_batch_end
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         del trainer, pl_module, exception
@@ -263,7 +267,7 @@ def _explanations(
         weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
         shown = ", ".join(f"{name} {weight:.2f}" for name, weight in weights)
         vanilla = any(use.is_vanilla for use in penalty_uses(trainer, module))
-        unused = "; the penalty was never on (vanilla)" if vanilla else ""
+        unused = f"; {NEVER_ON} (vanilla)" if vanilla else ""
         yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}{unused}" if penalty.eta else " (vanilla)")
     if trainer.ckpt_path:
         yield f"Checkpoint: {trainer.ckpt_path}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
 import jsonargparse
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from fairrf_lightning.load import Run
 
 _LISTS = (list, tuple, Sequence)
+_EARLIER = ("ckpt_path", "predictions")  # earlier spellings of the first argument
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,24 @@ class _Parameter:
         return next((names[kind] for kind in kinds if kind in names), "TEXT")
 
 
-def call(
-    function: Callable[..., Any], args: Sequence[str], name: str, *, aliases: dict[str, str] | None = None
-) -> Any:
+def takes_options_of(analysis: Callable[..., Any], *provided: str) -> Callable[[_Command], _Command]:
+    """Give a command the options of an analysis, which it gets as ``**options`` and passes on.
+
+    Their types, defaults and help are those of the analysis, so that each stands in one place.
+
+    Args:
+        analysis: The analysis.
+        provided: Arguments of the analysis that the command provides itself.
+    """
+
+    def decorate(command: _Command) -> _Command:
+        command.analysis = analysis, provided  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def call(function: Callable[..., Any], args: Sequence[str], name: str) -> Any:
     """Parse the arguments of a command and call its function.
 
     Parameters without a default are positional (and may be given as options); the others are options.
@@ -157,7 +174,6 @@ def call(
         function: A function with annotated parameters and a Google docstring.
         args: The arguments behind the name of the command.
         name: Name of the command.
-        aliases: Earlier names of options, by parameter: ``{"ckpt_path": "checkpoint"}``.
 
     Returns:
         What the function returns.
@@ -169,11 +185,13 @@ def call(
     if {"--help", "-h"} & set(args):
         sys.stdout.write(command_help(function, name))
         raise SystemExit(0)
-    given = _Given(parameters, name, aliases or {})
+    given = _Given(parameters, name)
     given.read(list(args))
     for one in parameters.values():
         if one.is_positional and one.name not in given.names:
-            raise InputError(f"{name} needs {one.name}: {one.help}\nSee: {shell_command(name, '--help')}")
+            raise InputError(
+                f"{name} needs {one.name}: {one.help}\nSee: {shell_command(*name.split(), '--help')}"
+            )
     parser = _parser(parameters.values(), name)
     try:
         options = parser.parse_args(given.args)
@@ -185,8 +203,8 @@ def call(
 class _Given:
     """Arguments of a command, rewritten as ``--name=value``."""
 
-    def __init__(self, parameters: dict[str, _Parameter], command: str, aliases: dict[str, str]) -> None:
-        self._parameters, self._aliases = parameters, aliases
+    def __init__(self, parameters: dict[str, _Parameter], command: str) -> None:
+        self._parameters = parameters
         self._positional = [one.name for one in parameters.values() if one.is_positional]
         self._data = next((one for one in parameters.values() if one.kind in _DATA_KINDS), None)
         self.command = command
@@ -204,9 +222,8 @@ class _Given:
                 continue
             key, equals, value = arg.partition("=")
             name = key.removeprefix("--").replace("-", "_")
-            name = self._aliases.get(name, name)
-            if name == "ckpt_path" and name not in self._parameters and self._positional:
-                name = self._positional[0]  # the earlier spelling
+            if name in _EARLIER and name not in self._parameters and self._positional:
+                name = self._positional[0]
             if self._data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == self._data.name):
                 self.names.add(self._data.name)
                 self.data_args += [arg] if equals or not args else [arg, args.pop(0)]
@@ -298,6 +315,8 @@ def _value(one: _Parameter, options: jsonargparse.Namespace, given: _Given) -> A
     value = options[one.name]
     if one.kind is not DataOptions:
         return value
+    if value is None and one.default is None:
+        return None
     if value is None:
         raise InputError(f"{given.command}: no data: name a data set, for example --data adult.")
     spec = value.as_dict()
@@ -312,10 +331,15 @@ def _explained(error: Exception, parameters: dict[str, _Parameter]) -> str:
 def _parameters(function: Callable[..., Any]) -> list[_Parameter]:
     hints = get_type_hints(function)
     helps = {one.arg_name: " ".join((one.description or "").split()) for one in _doc(function).params}
-    return [
-        _Parameter(name, hints[name], one.default, helps.get(name, ""))
+    kinds = {name: DataOptions if DataOptions in get_args(hint) else hint for name, hint in hints.items()}
+    own = [
+        _Parameter(name, kinds[name], one.default, helps.get(name, ""))
         for name, one in inspect.signature(function).parameters.items()
+        if one.kind is not one.VAR_KEYWORD
     ]
+    analysis, provided = getattr(function, "analysis", (None, ()))
+    taken = [one for one in (_parameters(analysis) if analysis else ()) if one.name not in provided]
+    return sorted([*own, *taken], key=lambda one: (one.default is not inspect.Parameter.empty, one in own))
 
 
 def _doc(function: Callable[..., Any]) -> docstring_parser.Docstring:
@@ -327,7 +351,8 @@ def command_help(function: Callable[..., Any], name: str) -> str:
     doc, parameters = _doc(function), _parameters(function)
     positional = [one for one in parameters if one.is_positional]
     options = [one for one in parameters if not one.is_positional]
-    parts = [f"Usage: {shell_command(name, *(one.name for one in positional))}{' [options]' * bool(options)}"]
+    usage = shell_command(*name.split(), *(one.name for one in positional))
+    parts = [f"Usage: {usage}{' [options]' * bool(options)}"]
     parts += [_wrap(_plain(text)) for text in (doc.short_description, doc.long_description) if text]
     for title, group in (("Arguments", positional), ("Options", options)):
         if group:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from fairrf_lightning.quiet import quiet_lightning
 
 
 @contextmanager
@@ -26,13 +27,7 @@ def resumable(path: Path) -> Iterator[None]:
 @contextmanager
 def progress_bar(description: str, total: int) -> Iterator[Callable[[float], None]]:
     """Show a bar on stderr, and yield the function that advances it; Lightning logs warnings only."""
-    loud = logging.getLogger("lightning.pytorch")
-    level = loud.level
-    loud.setLevel(logging.WARNING)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    try:
-        with Progress(*columns, console=Console(stderr=True)) as progress:
-            task = progress.add_task(description, total=total)
-            yield lambda epochs: progress.advance(task, epochs)
-    finally:
-        loud.setLevel(level)
+    with quiet_lightning(), Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(description, total=total)
+        yield lambda epochs: progress.advance(task, epochs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,11 +9,11 @@ import pandas as pd
 import torch
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from rich.console import Console
 
 from fairrf_lightning.audit import audit, score_checkpoint
 from fairrf_lightning.checkpoints import load_checkpoint, weights_digest
 from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
 from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run
@@ -39,12 +38,12 @@ def report_command(
     """Write report.html and model_card.md for a run, a grid or an audit.
 
     Args:
-        folder: Folder of a run, such as lightning_logs/version_0, of a grid or of an audit.
+        folder: Folder of a run, such as lightning_logs/version_0, of a grid or of an audit; or a checkpoint.
         against: Folder of another run with the same data and seed, to compare with.
         groups: Sensitive columns, such as race,sex. By default the sensitive attribute of the data.
         grid: Folder of a grid whose settings are drawn around the run.
         certificate: File written by certify --output. By default certificate.json in the folder.
-        out: Folder to write to. By default the folder itself.
+        out: Folder to write to. By default the folder itself; for a checkpoint, one of its name.
         trust: Import paths of your own classes that the checkpoint uses.
     """
     given = {"against": against, "groups": groups, "grid": grid, "certificate": certificate}
@@ -59,8 +58,8 @@ def report_command(
         facts = audit_facts(read_audit(folder / "audit.json"))
     else:
         facts = _run(RunFolder(folder), against, groups, grid, certificate, trust=trust)
-    files = write_report(facts, out or folder)
-    Console().print(f"Wrote {', '.join(map(str, files))}", highlight=False, markup=False, soft_wrap=True)
+    files = write_report(facts, out or (folder.with_suffix("") if folder.is_file() else folder))
+    print_lines(f"Wrote {', '.join(map(str, files))}")
 
 
 def dashboard_command(
@@ -85,9 +84,9 @@ def dashboard_command(
             f"dashboard needs the package {error.name}; run: {install_command('wandb')}"
         ) from error
     if json:
-        sys.stdout.write(workspace_json(fairness_workspace(entity or "", project, name)) + "\n")
+        print_lines(workspace_json(fairness_workspace(entity or "", project, name)))
     else:
-        sys.stdout.write(f"{save_workspace(entity, project, name)}\n")
+        print_lines(save_workspace(entity, project, name))
 
 
 def _run(
@@ -102,13 +101,8 @@ def _run(
     check_finite(run)
     other = None if against is None else RunFolder(against)
     front = None if grid is None else _front(grid)
-    return run_facts(
-        run,
-        _evaluated(run, other, groups, trust),
-        against=other,
-        front=front,
-        certificate=_certificate(run, certificate),
-    )
+    found = _evaluated(run, other, groups, trust)
+    return run_facts(run, found, against=other, front=front, certificate=_certificate(run, certificate))
 
 
 def _evaluated(
@@ -120,8 +114,8 @@ def _evaluated(
     except DivergedError:  # there is nothing to report
         raise
     except (InputError, MisconfigurationException, ArgumentError, OSError, ValueError) as error:
-        if against is not None or groups:
-            raise
+        if against is not None or groups or run.named_checkpoint is not None:
+            raise  # the logged metrics are those of another model, or of other groups
         return RunAudit(reason=f"The checkpoint could not be evaluated again: {explain(error)}")
     others = None if against is None else _evaluate(against, groups, trust)
     models = [rows] if others is None else [rows, others]
@@ -136,7 +130,7 @@ def _evaluated(
 
 def _evaluate(run: RunFolder, groups: Sequence[str], trust: Sequence[str]) -> EvaluatedRows:
     with quiet_lightning():
-        return evaluate(load_run(run.path, trust=trust), attributes=groups)
+        return evaluate(load_run(run.named_checkpoint or run.path, trust=trust), attributes=groups)
 
 
 @torch.no_grad()

@@ -14,16 +14,13 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fairrf_lightning.backbones import BACKBONES
 from fairrf_lightning.cli.errors import unknown_option
-from fairrf_lightning.cli.methods import expand_method
+from fairrf_lightning.cli.methods import MODEL_CLASSES, expand_method
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.presets import PresetKind, class_presets, preset, preset_names
 
 SHORT_NAMES: dict[str, dict[str, str]] = {
     "data": class_presets(),
-    "model": {
-        "arl": "fairrf_lightning.methods.ARLModule",
-        "fairrf": "fairrf_lightning.FairRFModule",
-    },
+    "model": MODEL_CLASSES,
     "model.backbone": {name: f"{kind.__module__}.{kind.__qualname__}" for name, kind in BACKBONES.items()},
     "trainer.logger": {
         "csv": "lightning.pytorch.loggers.CSVLogger",

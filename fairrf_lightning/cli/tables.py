@@ -56,7 +56,7 @@ def print_table(
 def print_lines(*lines: str) -> None:
     """Print lines as they are, without markup or line breaks of our own: commands can be copied."""
     for line in lines:
-        Console().print(line, highlight=False, markup=False, soft_wrap=True)
+        Console().print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def is_numeric(column: Sequence[str], missing: str = "-") -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +31,8 @@ from fairrf_lightning.datamodules.loader import (
     default_batch_size,
     default_update_interval,
 )
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.datamodules.membership_columns import MembershipColumns, is_column
+from fairrf_lightning.errors import InputError, check_at_least
 
 _PARTS = ("train", "val", "test")
 _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -40,6 +42,7 @@ _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "feature_names": list,
     "include_sensitive": bool,
     "ksmote": (Mapping, type(None)),
+    "membership": (Mapping, type(None)),
     "related": list,
     "remove_related": bool,
     "seed": int,
@@ -91,6 +94,8 @@ class TabularDataModule(LightningDataModule, ABC):
         remove_related: Take the related features out of the inputs (RemoveR).
         ksmote: Balance classes within clusters of the training rows, and let the penalty see the
             clusters in place of the related features; ``{}`` for the defaults.
+        membership: File of a survey (CSV or Parquet), YAML file of published correlations, or column of
+            probabilities of S. The penalty sees the estimated membership in place of the related features.
         split: Shares of the training, validation and test rows.
         seed: Seed of the split and of the training order; by default that of ``seed_everything``.
         data_dir: Directory that holds the files, if they are not to be fetched.
@@ -115,6 +120,7 @@ class TabularDataModule(LightningDataModule, ABC):
         expose_sensitive: bool = False,
         remove_related: bool = False,
         ksmote: KSMOTE | None = None,
+        membership: str | None = None,
         split: tuple[float, float, float] = (0.5, 0.2, 0.3),
         seed: int | None = None,
         data_dir: str | None = None,
@@ -126,6 +132,8 @@ class TabularDataModule(LightningDataModule, ABC):
         self.hparams.update(plain_values(self.hparams))
         if data_dir is not None:
             self.hparams["data_dir"] = str(Path(data_dir).expanduser().absolute())
+        if membership is not None and Path(membership).is_file():
+            self.hparams["membership"] = str(Path(membership).absolute())
         check_at_least(1, batch_size=batch_size, eval_batch_size=eval_batch_size)
         check_at_least(0, seed=seed)
         check_split(split)
@@ -139,18 +147,23 @@ class TabularDataModule(LightningDataModule, ABC):
             "expose_sensitive": expose_sensitive,
             "remove_related": remove_related,
             "ksmote": ksmote is not None,
+            "membership": membership is not None,
         }
         if len(given := [name for name, value in methods.items() if value]) > 1:
             raise InputError(f"{' and '.join(given)} belong to different methods: give one of them.")
         self.expose_sensitive = expose_sensitive
         self.remove_related = remove_related
         self.ksmote = ksmote
+        self.membership = membership
         self.split = split
         self.seed = seed
         self.data_dir = data_dir
         self.split_seed = 0
         self._parts: dict[str, dict[str, Tensor]] = {}
         self._penalty_columns: PenaltyColumns | None = None
+        self._membership: MembershipColumns | None = None
+        self._positives = False
+        self._may_be_restored = False
         self._loaded: dict[str, Any] | None = None
         self._group_names: list[str] = []
         if self.columns is not None:
@@ -172,11 +185,13 @@ class TabularDataModule(LightningDataModule, ABC):
         for file in self.files:
             fetch(file, self.data_dir)
 
-    def setup(self, stage: str | None = None) -> None:  # noqa: ARG002 - all stages share one table
+    def setup(self, stage: str | None = None) -> None:
         """Read, split and encode the table, once."""
         if not self._is_built:
             followed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
             self.split_seed = followed if self.seed is None else self.seed
+            # The checkpoint has the coefficients of membership, so the survey need not exist any more.
+            self._may_be_restored = stage not in (None, "fit")
             self._build()
 
     def train_dataloader(self) -> EpochBatches:
@@ -200,9 +215,32 @@ class TabularDataModule(LightningDataModule, ABC):
     def rows_of(self, part: str) -> EpochBatches:
         """Return all rows of ``train``, ``val`` or ``test`` once, in order, with S and row numbers.
 
-        For measuring: unlike the training batches, those of ``train`` carry S as well.
+        For measuring: unlike the training batches, those of ``train`` carry S as well. Each process has all
+        rows, so that all of them estimate the same.
         """
-        return self._loader(part, ("inputs", "target", "related", "groups", "row"), self.eval_batch_size)
+        keys = ("inputs", "target", "related", "groups", "row")
+        return self._loader(part, keys, self.eval_batch_size, every_rank=True)
+
+    def penalise_positives(self, *, positives: bool) -> None:
+        """Choose membership among the positives, for equal opportunity, or among all rows.
+
+        The module calls this by its option ``given``. Without membership it has no effect.
+
+        Raises:
+            InputError: If membership among the positives is not known.
+        """
+        if positives == self._positives:
+            return
+        if self._membership is not None and positives:
+            self._membership.check_positives()
+        self._positives = positives
+        if self._membership is not None and self._is_built:
+            self._build(self._encoder.state())
+
+    @property
+    def membership_source(self) -> str | None:
+        """Source of the membership that the penalty sees: ``survey``, ``correlations`` or ``column``."""
+        return None if self._membership is None else self._membership.source
 
     @property
     def display_name(self) -> str:
@@ -306,7 +344,10 @@ class TabularDataModule(LightningDataModule, ABC):
 
         A subclass that does not keep an argument as an attribute of the same name adds it here.
         """
-        return {name: getattr(self, name) for name in sorted(self.hparams) if hasattr(self, name)}
+        found = {name: getattr(self, name) for name in sorted(self.hparams) if hasattr(self, name)}
+        if self.membership is not None and Path(self.membership).is_file():
+            found["membership"] = hashlib.sha256(Path(self.membership).read_bytes()).hexdigest()
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the checkpoint keeps, as plain values."""
@@ -317,6 +358,7 @@ class TabularDataModule(LightningDataModule, ABC):
             "expose_sensitive": self.expose_sensitive,
             "include_sensitive": self.include_sensitive,
             "ksmote": None if self.ksmote is None else asdict(self.ksmote),
+            "membership": None if self._membership is None else self._membership.state(),
             "remove_related": self.remove_related,
             "related": list(self.related),
             "seed": self.split_seed,
@@ -341,6 +383,8 @@ class TabularDataModule(LightningDataModule, ABC):
         for name, value in state_dict["table_options"].items():
             setattr(self, name, value)
         rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
+        self._membership = MembershipColumns.from_state(state_dict.get("membership"))
+        self.membership = self.membership if self._membership is not None else None
         self._build(state_dict["encoder"])
 
     def __str__(self) -> str:
@@ -361,6 +405,11 @@ class TabularDataModule(LightningDataModule, ABC):
         if encoder_state is None:
             hidden = {self.target, *(self.related if self.remove_related else ())}
             hidden |= set() if self.include_sensitive else {self.sensitive}
+            if self.membership is not None and is_column(self.membership):
+                check_column(
+                    "membership", self.membership, [name for name in table.columns if name not in hidden]
+                )
+                hidden.add(self.membership)
             features = [name for name in table.columns if name not in hidden]
             self._encoder = self._fit_encoder(table[features].iloc[rows["train"].numpy()])
             if self.sensitive is not None and not self.include_sensitive:
@@ -382,6 +431,34 @@ class TabularDataModule(LightningDataModule, ABC):
         self._parts = {
             name: {key: tensor[chosen] for key, tensor in tensors.items()} for name, chosen in rows.items()
         }
+        try:
+            self._add_membership(table, tensors["inputs"], rows)
+        except InputError:
+            self._parts = {}  # a second call must not go on without membership
+            raise
+
+    def _add_membership(self, table: pd.DataFrame, inputs: Tensor, rows: Mapping[str, Tensor]) -> None:
+        """Give the batches columns of membership, estimated now or restored from a checkpoint."""
+        if self.membership is not None and self._membership is None:
+            if (
+                self._may_be_restored
+                and not is_column(self.membership)
+                and not Path(self.membership).is_file()
+            ):
+                return
+            train = table.iloc[rows["train"].numpy()]
+            self._membership = MembershipColumns.make(self.membership, self, train)
+            rank_zero_info(
+                f"Data: the penalty sees membership ({self.membership}), not the related features."
+            )
+        if self._membership is None:
+            return
+        if (name := self._membership.column) and name not in table:
+            table = self.read_columns([name])
+        matrix = self._membership.matrix(inputs, table, positives=self._positives)
+        self._penalty_columns = PenaltyColumns(matrix, {"membership": list(range(matrix.shape[1]))})
+        for name, chosen in rows.items():
+            self._parts[name]["related"] = matrix[chosen]
 
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
         return TableEncoder.fit(train)
@@ -401,39 +478,35 @@ class TabularDataModule(LightningDataModule, ABC):
         return None
 
     def _loader(
-        self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False
+        self,
+        part: str,
+        keys: tuple[str, ...],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        every_rank: bool = False,
     ) -> EpochBatches:
         self.setup()
-        rank, world_size = self._rank_and_world_size()
+        rank, world_size = (0, 1) if every_rank else self._rank_and_world_size()
         tensors = {key: tensor for key, tensor in self._parts[part].items() if key in keys}
         if part == "train" and self.ksmote is not None and "row" not in keys:  # made-up rows have no number
             tensors = self.ksmote.balance(tensors, self.split_seed)
         return TensorBatches(
-            tensors,
-            batch_size,
-            shuffle=shuffle,
-            seed=self.split_seed,
-            rank=rank,
-            world_size=world_size,
+            tensors, batch_size, shuffle=shuffle, seed=self.split_seed, rank=rank, world_size=world_size
         )
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
     def _check_related(self, columns: Collection[str]) -> None:
+        if self.membership is not None and not self.related:
+            return  # the penalty sees membership
         check_related(self.related, columns, self.sensitive, include_sensitive=self.include_sensitive)
 
 
 def _indicators(name: str, ids: Tensor, number: int) -> PenaltyColumns:
     """Return one 0/1 column per id; id -1 gives zeros."""
     return PenaltyColumns((ids[:, None] == torch.arange(number)).float(), {name: list(range(number))})
-
-
-def check_at_least(minimum: int, **options: int | None) -> None:
-    """Raise if an option is below ``minimum``; ``None`` stands for an option not given."""
-    for name, value in options.items():
-        if value is not None and value < minimum:
-            raise InputError(f"{name} must be at least {minimum}, not {value}")
 
 
 def check_split(split: Sequence[float]) -> None:
@@ -453,8 +526,7 @@ def check_related(
     if not related:
         raise InputError("related is empty: name at least one feature that is related to S")
     for name in related:
-        if name not in columns:
-            raise InputError(f"related: there is no column '{name}'; {did_you_mean(name, columns)}")
+        check_column("related", name, columns)
     if len(set(related)) < len(related):
         raise InputError(f"related names a feature twice: {', '.join(related)}")
     if sensitive in related and not include_sensitive:
@@ -486,11 +558,7 @@ def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> d
 
 
 def check_state(state: Mapping[str, Any]) -> None:
-    """Raise :class:`InputError` if a state is damaged, or its encoder does not make the model's inputs.
-
-    Args:
-        state: The state of a data module in a checkpoint.
-    """
+    """Raise :class:`InputError` if a state is damaged, or its encoder does not make the model's inputs."""
     for name, kind in _STATE_TYPES.items():
         if not isinstance(state.get(name), kind):
             raise _damaged(f"{name} = {state.get(name)!r}")

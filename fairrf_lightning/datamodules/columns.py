@@ -219,11 +219,7 @@ def value_text(value: object) -> str | None:
 
 @dataclass
 class TextValues:
-    """Decides whether a text column holds numbers or categories, from its values in blocks.
-
-    Args:
-        missing: Cells that count as missing.
-    """
+    """Decides whether a text column holds numbers or categories, from its values in blocks."""
 
     missing: Collection[str] = ()
     _are_numbers: bool = True

@@ -176,13 +176,7 @@ def _from_url(file: RemoteFile, out: BinaryIO) -> None:
 
 
 class _Downloader:
-    """Downloads a file for pooch, which tries again after a ``ValueError``.
-
-    Args:
-        name: Name of the file in the progress bar, which goes to stderr.
-        size: Size in bytes, if known.
-        limit: The download stops with an error at more bytes than these.
-    """
+    """Downloads a file for pooch, which tries again after a ``ValueError``."""
 
     def __init__(self, name: str, size: int | None, limit: int | None) -> None:
         self.name, self.size, self.limit = name, size, limit

@@ -117,6 +117,18 @@ class TableEncoder:
             encoded[known, owners[name][0] + codes[known]] = 1.0
         return torch.from_numpy(encoded)
 
+    def unseen(self, frame: pd.DataFrame) -> dict[str, int]:
+        """Return by feature how many rows have a category without a column, which was rare or absent before.
+
+        >>> TableEncoder({}, {"job": ["a", "b"]}).unseen(pd.DataFrame({"job": ["a", "z", None]}))
+        {'job': 1}
+        """
+        known = {
+            name: frame[name].isna() | frame[name].astype(str).isin(of)
+            for name, of in self.categories.items()
+        }
+        return {name: rows for name, of in known.items() if (rows := int((~of).sum()))}
+
     def state(self) -> dict[str, Any]:
         """Return plain values from which :meth:`from_state` makes an equal encoder."""
         return {
@@ -221,12 +233,7 @@ class _Numbers:
 
 
 class EncoderFit:
-    """Learns a :class:`TableEncoder` in one pass, in memory that does not grow with the rows.
-
-    Args:
-        kinds: Which features are numbers and which are categories.
-        spec: How missing values and rare categories are treated.
-    """
+    """Learns a :class:`TableEncoder` in one pass, in memory that does not grow with the rows."""
 
     def __init__(self, kinds: Mapping[str, Kind], spec: TableSpec) -> None:
         self.spec = spec

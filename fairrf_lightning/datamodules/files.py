@@ -5,16 +5,15 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import hashlib
 import io
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import pooch
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
@@ -22,9 +21,6 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from fairrf_lightning.errors import InputError, first_line
 from fairrf_lightning.printed_command import shell_command
-
-if sys.platform != "win32":
-    import resource
 
 _BLOCK_BYTES = 1 << 24  # the longest line that can be read
 _MAX_COPIED_BYTES = 32 << 20
@@ -50,18 +46,11 @@ def read_file(path: Path, encoding: str | None = None, delimiter: str = ",") -> 
     """Read a CSV file, which may be compressed by gzip, or a Parquet file."""
     with _readable(path):
         announce_large(path, encoding, delimiter)
-        checksum = hashlib.sha256()
+        checksum = str(pooch.file_hash(str(path)))
         with path.open("rb") as file:
             typed = file.read(4) == _PARQUET_MAGIC
-            file.seek(0)
-            while block := file.read(1 << 20):
-                checksum.update(block)
-    table = _read_parquet(path) if typed else _read_csv(path, encoding, delimiter)
-    return RawTable(table, typed, checksum.hexdigest())
-
-
-def _read_csv(path: Path, encoding: str | None, delimiter: str) -> pa.Table:
-    return pa.concat_tables(CsvFile(path, encoding, delimiter).blocks())
+    table = _read_parquet(path) if typed else pa.concat_tables(CsvFile(path, encoding, delimiter).blocks())
+    return RawTable(table, typed, checksum)
 
 
 def _read_parquet(path: Path) -> pa.Table:
@@ -175,15 +164,7 @@ class CsvFile:
 
 
 class _Utf8(io.RawIOBase):
-    """A text file in UTF-8, whatever its encoding; checks its characters on the way.
-
-    Args:
-        path: The file, for messages.
-        content: Its bytes, unpacked.
-        raw: The file as it is on disk, for its position.
-        encoding: Its encoding.
-        progress: Called with the position in the file on disk and its size.
-    """
+    """A text file in UTF-8, whatever its encoding; checks its characters on the way."""
 
     def __init__(
         self,
@@ -308,40 +289,31 @@ def csv_bytes(path: Path) -> int:
 
 def available_memory() -> int | None:
     """Return the bytes that this process may still take; ``None`` if the system does not say."""
-    limits = [limit for limit in (_free_memory(), _control_group(), _address_space()) if limit is not None]
+    limits: list[int] = []
+    for limit in (_free_memory, _control_group, _address_space):
+        with suppress(ImportError, OSError, ValueError, StopIteration):
+            limits.append(max(0, limit()))
     return min(limits, default=None)
 
 
-def _free_memory() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return None
+def _free_memory() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
-def _control_group() -> int | None:
-    folder = Path("/sys/fs/cgroup")
-    try:
-        limit, used = (
-            (folder / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
-        )
-        return max(0, int(limit) - int(used))
-    except (OSError, ValueError):  # "max": no limit
-        return None
+def _control_group() -> int:
+    limit, used = (Path("/sys/fs/cgroup", f"memory.{name}").read_text("ascii") for name in ("max", "current"))
+    return int(limit) - int(used)  # without a limit the text is "max": ValueError
 
 
-def _address_space() -> int | None:
-    if sys.platform == "win32":
-        return None
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+def _address_space() -> int:
+    import resource  # noqa: PLC0415 - Windows has no such module
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
-        return None
-    try:
-        used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        used = 0
-    return max(0, limit - used)
+        raise ValueError
+    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return limit - used * resource.getpagesize()
 
 
 def _gigabytes(size: int) -> str:

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_at_least
 from fairrf_lightning.printed_command import install_command
 
 
@@ -33,10 +33,8 @@ class KSMOTE:
     neighbours: int = 5
 
     def __post_init__(self) -> None:
-        if self.n_clusters < 2:
-            raise InputError(f"n_clusters = {self.n_clusters}: expected two pseudo groups or more.")
-        if self.neighbours < 1:
-            raise InputError(f"neighbours = {self.neighbours}: expected one neighbour or more.")
+        check_at_least(2, n_clusters=self.n_clusters)
+        check_at_least(1, neighbours=self.neighbours)
 
     def cluster(self, inputs: Tensor, train: Tensor, seed: int) -> Tensor:
         """Return the cluster of each row, ``(N,)``.

@@ -142,11 +142,7 @@ def protected_names(columns: Iterable[str]) -> list[str]:
 
 
 def protected_inputs_notice(columns: Iterable[str]) -> str | None:
-    """Return one line that names such columns and says what to do; ``None`` without such columns.
-
-    Args:
-        columns: The inputs of the model that the user has not named for any purpose.
-    """
+    """Return one line that names such columns and says what to do; ``None`` without such columns."""
     found = protected_names(columns)
     if not found:
         return None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_at_least
 from fairrf_lightning.penalty import UPDATE_INTERVAL
 
 _MAX_BATCH_SIZE = 512
@@ -114,8 +114,7 @@ class TensorBatches(EpochBatches):
         if len(rows) != 1:
             sizes = {name: len(tensor) for name, tensor in tensors.items()}
             raise InputError(f"tensors must have the same number of rows, not {sizes}")
-        if batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, not {batch_size}")
+        check_at_least(1, batch_size=batch_size)
         self.tensors = dict(tensors)
         self.num_rows = rows.pop()
         if shuffle and self.num_rows < world_size:

@@ -37,7 +37,7 @@ from fairrf_lightning.errors import InputError, first_line, writing_to
 from fairrf_lightning.files import replacing
 
 PARTS = ("train", "val", "test")
-Split = tuple[float, float, float]
+SplitShares = tuple[float, float, float]
 _ROWS_AT_ONCE = 1 << 15
 _BUFFER_BYTES = 1 << 18  # else a reader holds the whole row group, compressed
 _SAMPLED_ROWS = 50_000  # training rows; medians are those of a sample
@@ -64,11 +64,7 @@ class RowGroup:
 
 
 class ParquetDirectory:
-    """The Parquet files below a directory, in the order of their names.
-
-    Args:
-        path: The directory; files and folders whose names begin with ``.`` or ``_`` are not read.
-    """
+    """The Parquet files below a directory, by name; names that begin with ``.`` or ``_`` are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -180,14 +176,21 @@ class StreamedTable:
     encoder: TableEncoder
     counts: list[list[int]]
     seed: int = 0
-    split: Split = (0.5, 0.2, 0.3)
+    split: SplitShares = (0.5, 0.2, 0.3)
     label_codes: dict[str, int] = field(default_factory=dict)
     group_values: list[str] = field(default_factory=list)
     group_names: list[str] = field(default_factory=list)
 
     @classmethod
     def learn(
-        cls, path: Path, spec: TableSpec, related: Sequence[str], *, positive: object, seed: int, split: Split
+        cls,
+        path: Path,
+        spec: TableSpec,
+        related: Sequence[str],
+        *,
+        positive: object,
+        seed: int,
+        split: SplitShares,
     ) -> StreamedTable:
         """Learn the encoding from the training rows, in one pass over the files."""
         directory = ParquetDirectory(path)
@@ -301,7 +304,7 @@ def scan(
     spec: TableSpec,
     *,
     seed: int,
-    split: Split,
+    split: SplitShares,
     fit: EncoderFit | None = None,
 ) -> Scan:
     """Read all rows once: count those of each part, and let ``fit`` learn from the training rows."""
@@ -337,7 +340,7 @@ def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str,
     return {name: "category" for name in names if name is not None}
 
 
-def parts_of_rows(group: RowGroup, seed: int, split: Split) -> NDArray[np.int64]:
+def parts_of_rows(group: RowGroup, seed: int, split: SplitShares) -> NDArray[np.int64]:
     """Return 0, 1 or 2 for the rows of a row group: train, val or test."""
     return np.searchsorted(np.cumsum(split)[:2], uniform_of_rows(seed, group), side="right")
 

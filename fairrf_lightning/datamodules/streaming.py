@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from queue import Full, Queue
-from threading import Event, Thread
 from typing import TypeVar
 
 import torch
@@ -22,7 +20,6 @@ Rows = dict[str, Tensor]
 T = TypeVar("T")
 
 _OPEN_ROW_GROUPS = 4
-_POLL_SECONDS = 0.1
 
 
 class StreamedBatches(EpochBatches):
@@ -206,43 +203,14 @@ def _shuffled(blocks: list[Rows], generator: torch.Generator) -> Rows:
     return mixed
 
 
-def prefetched(items: Iterator[T], depth: int = 1) -> Iterator[T]:
-    """Yield the items of an iterator that a thread keeps ``depth`` items ahead.
-
-    Errors of the iterator are raised here. The thread ends when this generator is closed.
+def prefetched(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items of an iterator that a thread keeps one item ahead; its errors are raised here.
 
     >>> list(prefetched(iter("abc")))
     ['a', 'b', 'c']
     """
-    queue: Queue[tuple[str, T | BaseException | None]] = Queue(depth)
-    stopped = Event()
-
-    def put(kind: str, value: T | BaseException | None = None) -> None:
-        while not stopped.is_set():
-            with suppress(Full):
-                queue.put((kind, value), timeout=_POLL_SECONDS)
-                return
-
-    def run() -> None:
-        try:
-            for item in items:
-                put("item", item)
-                if stopped.is_set():
-                    return
-            put("end")
-        except BaseException as error:  # noqa: BLE001 - handed over to the thread that iterates
-            put("error", error)
-
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        while True:
-            kind, value = queue.get()
-            if kind == "end":
-                return
-            if isinstance(value, BaseException) and kind == "error":
-                raise value
-            yield value  # type: ignore[misc]  # an item
-    finally:
-        stopped.set()
-        thread.join()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        following = thread.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, items, None)
+            yield item

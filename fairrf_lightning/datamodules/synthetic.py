@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from fairrf_lightning.datamodules.base import TabularDataModule, check_at_least
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.errors import InputError, check_at_least
 
 _Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairrf_lightning.datamodules.base import TabularDataModule, check_at_least, check_state
+from fairrf_lightning.datamodules.base import TabularDataModule, check_state
 from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
     Kind,
@@ -30,7 +30,7 @@ from fairrf_lightning.datamodules.columns import (
     make_frame,
 )
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
-from fairrf_lightning.datamodules.encoding import EncoderFit, TableEncoder
+from fairrf_lightning.datamodules.encoding import OTHER, EncoderFit, TableEncoder
 from fairrf_lightning.datamodules.files import RawTable, read_file
 from fairrf_lightning.datamodules.groups import (
     Groups,
@@ -43,7 +43,7 @@ from fairrf_lightning.datamodules.leakage import protected_inputs_notice
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.parquet import ParquetDirectory, StreamedTable
 from fairrf_lightning.datamodules.streaming import StreamedBatches
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_at_least
 
 
 class TableDataModule(TabularDataModule):
@@ -88,6 +88,8 @@ class TableDataModule(TabularDataModule):
             least six batches (not below 16).
         eval_batch_size: Rows per batch and process in validation, testing and prediction.
         include_sensitive: Make S an input of the model.
+        membership: File of a survey (CSV or Parquet), YAML file of published correlations, or column of
+            probabilities of S. The penalty sees the estimated membership in place of the related features.
         split: Shares of the training, validation and test rows.
         seed: Seed of the split and of the training order; by default that of ``seed_everything``.
         shuffle_buffer: For a directory, number of rows among which training rows are shuffled.
@@ -120,6 +122,7 @@ class TableDataModule(TabularDataModule):
         batch_size: int | None = None,
         eval_batch_size: int = 8192,
         include_sensitive: bool = False,
+        membership: str | None = None,
         split: tuple[float, float, float] = (0.5, 0.2, 0.3),
         seed: int | None = None,
         shuffle_buffer: int = 1 << 17,
@@ -131,6 +134,7 @@ class TableDataModule(TabularDataModule):
             batch_size=batch_size,
             eval_batch_size=eval_batch_size,
             include_sensitive=include_sensitive,
+            membership=membership,
             split=split,
             seed=seed,
             data_dir=data_dir,
@@ -162,6 +166,7 @@ class TableDataModule(TabularDataModule):
         self.shuffle_buffer, self.num_workers = shuffle_buffer, num_workers
         self._label_codes: dict[str, int] | None = None
         self._checksum = ""
+        self._unseen: str | None = None
         self._is_waiting = False
         self._stream: StreamedTable | None = None
 
@@ -205,7 +210,7 @@ class TableDataModule(TabularDataModule):
         """Return notes for the user on the table and the inputs of the model."""
         named = {self.sensitive, *self.related}
         notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
-        return [line for line in (self._other_table(), notice) if line is not None]
+        return [line for line in (self._other_table(), self._unseen, notice) if line is not None]
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
@@ -235,7 +240,7 @@ class TableDataModule(TabularDataModule):
             return self._stream_loader(stream, "all", ("inputs", "row"), self.eval_batch_size)
         raw = read_file(self.path, self.encoding, self.delimiter)
         self._note_if_trained_on(raw.checksum)
-        tensors = _rows_to_predict(raw, spec, self.encoder)
+        tensors, self._unseen = _rows_to_predict(raw, spec, self.encoder)
         rank, world_size = self._rank_and_world_size()
         return TensorBatches(tensors, self.eval_batch_size, rank=rank, world_size=world_size)
 
@@ -314,6 +319,8 @@ class TableDataModule(TabularDataModule):
             super()._build(encoder_state)
         elif self._loaded is not None and encoder_state is not None:
             self._stream = StreamedTable.restore(self.path, self.spec, self._loaded)
+        elif self.membership is not None:
+            raise InputError(f"membership: {self.path} is a directory, for which it is not available.")
         else:
             self._check_related(ParquetDirectory(self.path).empty_table.column_names)
             self._stream = StreamedTable.learn(
@@ -340,17 +347,31 @@ class TableDataModule(TabularDataModule):
         return fit.encoder(self.related)
 
     def _loader(
-        self, part: str, keys: tuple[str, ...], batch_size: int, *, shuffle: bool = False
+        self,
+        part: str,
+        keys: tuple[str, ...],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        every_rank: bool = False,
     ) -> EpochBatches:
         self.setup()
+        options = {"shuffle": shuffle, "every_rank": every_rank}
         if self._stream is None:
-            return super()._loader(part, keys, batch_size, shuffle=shuffle)
-        return self._stream_loader(self._stream, part, keys, batch_size, shuffle=shuffle)
+            return super()._loader(part, keys, batch_size, **options)
+        return self._stream_loader(self._stream, part, keys, batch_size, **options)
 
     def _stream_loader(
-        self, stream: StreamedTable, part: str, keys: tuple[str, ...], batch_size: int, **options: bool
+        self,
+        stream: StreamedTable,
+        part: str,
+        keys: tuple[str, ...],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        every_rank: bool = False,
     ) -> EpochBatches:
-        rank, world_size = self._rank_and_world_size()
+        rank, world_size = (0, 1) if every_rank else self._rank_and_world_size()
         return StreamedBatches(
             stream,
             part,
@@ -361,7 +382,7 @@ class TableDataModule(TabularDataModule):
             rank=rank,
             world_size=world_size,
             num_workers=self.num_workers,
-            **options,
+            shuffle=shuffle,
         )
 
     def _check_checksum(self, checksum: str) -> None:
@@ -431,10 +452,24 @@ def _labelled_rows(
     return frame[kept].reset_index(drop=True)
 
 
-def _rows_to_predict(raw: RawTable, spec: TableSpec, encoder: TableEncoder) -> dict[str, Tensor]:
-    """Return the encoded inputs of all rows, and their numbers in the table."""
+def _rows_to_predict(
+    raw: RawTable, spec: TableSpec, encoder: TableEncoder
+) -> tuple[dict[str, Tensor], str | None]:
+    """Return the encoded inputs of all rows with their numbers, and a notice about their categories."""
     check_trained_columns(encoder.kinds, raw.table.column_names)
     frame = make_frame(raw.table, encoder.kinds, spec)
     kept = spec.kept_rows(frame, list(encoder.kinds), labelled=False)
     spec.report_dropped(len(kept), int(kept.sum()), labelled=False)
-    return {"inputs": encoder.transform(frame[kept]), "row": torch.from_numpy(kept.nonzero()[0])}
+    rows = frame[kept]
+    tensors = {"inputs": encoder.transform(rows), "row": torch.from_numpy(kept.nonzero()[0])}
+    return tensors, _unseen_notice(encoder.unseen(rows), len(rows))
+
+
+def _unseen_notice(unseen: Mapping[str, int], rows: int) -> str | None:
+    if not unseen:
+        return None
+    found = ", ".join(f"'{name}' in {count:,}" for name, count in unseen.items())
+    return (
+        f"categories that were rare or absent in training: {found} of {rows:,} rows. The model treats them "
+        f"as {OTHER} if training had such rows, else as no category."
+    )

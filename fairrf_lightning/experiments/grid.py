@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_at_least
 from fairrf_lightning.experiments.choose import (
     CONSTANT,
     MODELS,
@@ -147,8 +147,7 @@ def grid(
     Raises:
         InputError: If an option is out of range, or has no effect on the method.
     """
-    if not max_accuracy_loss >= 0:
-        raise InputError(f"--max_accuracy_loss {max_accuracy_loss}: expected 0 or more.")
+    check_at_least(0, max_accuracy_loss=max_accuracy_loss)
     schedule = schedule or Schedule()
     data = make_data(seed=0)
     data.prepare_data()

@@ -63,15 +63,7 @@ def data_identity(data: TabularDataModule) -> dict[str, str]:
 def model_identity(
     known: Mapping[str, str], data: TabularDataModule, setting: Setting, seed: int, schedule: Schedule
 ) -> dict[str, Any]:
-    """Return the identity of one model as columns of its row of results; its hash, ``key``, comes last.
-
-    Args:
-        known: Identity of the data, from :func:`data_identity`.
-        data: The data module, which defines the related features.
-        setting: Options of the model.
-        seed: Seed of split, batches and initialisation.
-        schedule: Length and learning rate of training.
-    """
+    """Return the identity of one model as columns of its row of results; its hash, ``key``, comes last."""
     columns = {
         "data": known["data"],
         **setting.as_row(data),

@@ -31,7 +31,7 @@ import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import InputError, check_at_least, did_you_mean
 from fairrf_lightning.experiments.results import KEY, ResultsFile, data_identity, model_identity
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.stack import MakeData, Stack
@@ -169,8 +169,7 @@ def _method_steps(stack: Stack, setting: Setting, best_epoch: int) -> int:
 
 def plan_stacks(models: Sequence[Model], max_models: int) -> Iterator[tuple[list[Setting], list[int]]]:
     """Yield settings and seeds of about equally large stacks, each with one :class:`StackConfig`."""
-    if max_models < 1:
-        raise InputError(f"max_models = {max_models}: expected 1 or more.")
+    check_at_least(1, max_models=max_models)
     seeds_of: dict[Setting, list[int]] = defaultdict(list)
     for setting, seed in models:
         seeds_of[setting].append(seed)
@@ -250,8 +249,7 @@ def run_jobs(
         backend: Backend of joblib: ``"loky"`` or ``"threading"``, and where installed ``"ray"``, ``"dask"``
             and ``"spark"``.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"workers = {workers}: expected 1 or more.")
+    check_at_least(1, workers=workers)
     if backend not in BACKENDS:
         raise InputError(f"backend = {backend!r}: no such backend; {did_you_mean(backend, BACKENDS)}")
     advance = advance or (lambda _: None)

@@ -24,7 +24,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.errors import DivergedError, InputError
+from fairrf_lightning.errors import DivergedError, InputError, check_at_least
 from fairrf_lightning.experiments.choose import (
     ACCURACY,
     BALANCED,
@@ -52,7 +52,7 @@ _PAUSE = 0.5  # seconds between looks at the database while other processes fini
 _CLASSES = {"mlp": "MLP", "linear": "Linear", "svm": "LinearSVM"}
 Measures: TypeAlias = dict[str, list[float]]  # by name, one per seed
 Trained: TypeAlias = Iterator[tuple[Trial, Measures, str]]  # the text is the reason if there are no measures
-Advance: TypeAlias = Callable[[float], None]
+_Advance: TypeAlias = Callable[[float], None]  # called with trial-epochs
 AfterBatch: TypeAlias = Callable[[pd.DataFrame], None]
 
 
@@ -143,7 +143,7 @@ def sweep(
     heartbeat: int = 10,
     seed: int = 0,
     max_accuracy_loss: float = 0.01,
-    advance: Advance = lambda _: None,
+    advance: _Advance = lambda _: None,
     after_batch: AfterBatch = lambda _: None,
 ) -> SweepResult:
     """Search for a setting, or resume a study, until it has a number of trials.
@@ -153,16 +153,18 @@ def sweep(
 
     Args:
         data: The data module, one split for all trials.
-        trials: Number of trials; those that the study already has count.
-        objective: Measure to minimise: one of ``S_FREE``, or ``with_s:`` and one of ``WITH_S``.
-        space: YAML file of the search space; ``None`` for the default.
+        trials: Number of trials; those already done count.
+        objective: Measure to minimise together with maximising val_acc. S-free: val_covariance,
+            val_correlation, val_covariance_positives, val_correlation_positives. With S:
+            with_s:val_dp_gap, with_s:val_eo_gap, with_s:val_eodds_gap.
+        space: YAML file of the search space.
         storage: A SQLite file, or the address of a database such as ``postgresql://user@host/db``;
             ``None`` keeps the study in memory.
         study: Name of the study in the database.
         seeds: Seeds of the models of each trial: initial weights and dropout masks.
-        epochs: Number of epochs per model.
+        epochs: Number of epochs per model; each model keeps its best one.
         batch: Number of trials that train as one stack; they differ in eta and beta only.
-        workers: Number of processes on this machine; more than one need a ``storage``.
+        workers: Number of processes on this machine; more than one need a storage.
         heartbeat: Seconds between heartbeats of a running trial.
         seed: Seed of the search.
         max_accuracy_loss: Validation accuracy that the chosen setting may lose against eta 0.
@@ -175,13 +177,8 @@ def sweep(
     Raises:
         InputError: If an option is invalid, or the study was started with other options.
     """
-    counts = {"trials": trials, "batch": batch, "workers": workers, "heartbeat": heartbeat, "epochs": epochs}
-    for name, value in counts.items():
-        if value < 1:
-            raise InputError(f"--{name} {value}: expected 1 or more.")
-    for name, number in {"max_accuracy_loss": max_accuracy_loss, "seed": seed}.items():
-        if not number >= 0:
-            raise InputError(f"--{name} {number}: expected 0 or more.")
+    check_at_least(1, trials=trials, batch=batch, workers=workers, heartbeat=heartbeat, epochs=epochs)
+    check_at_least(0, max_accuracy_loss=max_accuracy_loss, seed=seed)
     if workers > 1 and storage is None:
         raise InputError(f"--workers {workers}: several processes need a --storage.")
     target, searched = Objective.parse(objective), read_space(space, epochs)
@@ -228,7 +225,7 @@ class _Search:
             "space": self.space.describe(),
         }
 
-    def work(self, study: optuna.Study, advance: Advance, after_batch: AfterBatch) -> None:
+    def work(self, study: optuna.Study, advance: _Advance, after_batch: AfterBatch) -> None:
         """Train until all trials are done, here or in other processes."""
         queue = TrialQueue(study, self.space, self.trials, self.seed)
         progress = _Progress(advance)
@@ -245,7 +242,7 @@ class _Search:
         progress.move_to(self.trials * self.epochs)
 
     def _run_batch(
-        self, study: optuna.Study, queue: TrialQueue, asked: list[Trial], advance: Advance
+        self, study: optuna.Study, queue: TrialQueue, asked: list[Trial], advance: _Advance
     ) -> None:
         unfinished = {trial.number: trial for trial in asked}
         try:
@@ -267,7 +264,7 @@ class _Search:
             objectives = [mean(values[name]) for name in (ACCURACY, self.objective.name)]
             study.tell(trial, objectives, skip_if_finished=True)
 
-    def _train(self, trials: Sequence[Trial], advance: Advance) -> Trained:
+    def _train(self, trials: Sequence[Trial], advance: _Advance) -> Trained:
         stacks: dict[tuple[StackConfig, Schedule], list[Trial]] = defaultdict(list)
         for trial in trials:
             schedule = self.space.schedule(trial.params, self.epochs)
@@ -275,7 +272,7 @@ class _Search:
         for (_, schedule), together in stacks.items():
             yield from self._train_stack(together, schedule, advance)
 
-    def _train_stack(self, trials: Sequence[Trial], schedule: Schedule, advance: Advance) -> Trained:
+    def _train_stack(self, trials: Sequence[Trial], schedule: Schedule, advance: _Advance) -> Trained:
         try:
             measures = self._measures(trials, schedule, advance)
         except DivergedError as error:
@@ -295,7 +292,7 @@ class _Search:
             yield trial, values, "" if finite else "its measures are not finite"
 
     def _measures(
-        self, trials: Sequence[Trial], schedule: Schedule, advance: Advance
+        self, trials: Sequence[Trial], schedule: Schedule, advance: _Advance
     ) -> dict[Setting, Measures]:
         settings = [self.space.setting(trial.params) for trial in trials]
         unique = list(dict.fromkeys([*map(_vanilla, settings), *settings]))
@@ -322,7 +319,7 @@ def _vanilla(setting: Setting) -> Setting:
 class _Progress:
     """Position of a study in trial-epochs; it never decreases."""
 
-    def __init__(self, advance: Advance) -> None:
+    def __init__(self, advance: _Advance) -> None:
         self._advance, self._position = advance, 0.0
 
     def move_to(self, position: float) -> None:

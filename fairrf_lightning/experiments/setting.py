@@ -9,7 +9,7 @@ import pandas as pd
 
 from fairrf_lightning.backbones import BackboneName
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import InputError, check_at_least, did_you_mean
 from fairrf_lightning.functional import Rule, Statistic, check_beta
 from fairrf_lightning.penalty import Given
 
@@ -118,6 +118,8 @@ class Setting(StackConfig):
             return (data.sensitive,)
         if data.ksmote is not None:
             return ("cluster",)
+        if data.membership is not None:
+            return ("membership",)
         return tuple(data.related) if self.related is None else self.related
 
     def as_row(self, data: TabularDataModule) -> dict[str, Any]:
@@ -151,9 +153,8 @@ class Schedule:
     lr: float = 1e-3
 
     def __post_init__(self) -> None:
-        for name, minimum in {"epochs": 1, "pretrain_epochs": 0}.items():
-            if getattr(self, name) < minimum:
-                raise InputError(f"{name} = {getattr(self, name)}: expected {minimum} or more.")
+        check_at_least(1, epochs=self.epochs)
+        check_at_least(0, pretrain_epochs=self.pretrain_epochs)
         if not self.lr > 0:
             raise InputError(f"lr = {self.lr}: expected a positive learning rate.")
 

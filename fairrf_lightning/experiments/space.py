@@ -41,12 +41,7 @@ PARAMETERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Space:
-    """A search space.
-
-    Args:
-        distributions: Parameters that are searched.
-        fixed: Parameters that have the same value in all trials, other than their default.
-    """
+    """A search space: what is searched, and what has the same value in all trials."""
 
     distributions: dict[str, Distribution]
     fixed: dict[str, Any] = field(default_factory=dict)

@@ -28,11 +28,7 @@ _EVAL_ROWS = 2048  # of each seed at once: the activations of all models are hel
 
 
 class StackedBatches:
-    """Batches of several loaders side by side: ``inputs`` ``(S, N, D)``, ``target`` ``(S, 1, N)``, ...
-
-    Args:
-        loaders: One per seed, equally long.
-    """
+    """Batches of several loaders side by side: ``inputs`` ``(S, N, D)``, ``target`` ``(S, 1, N)``, ..."""
 
     def __init__(self, loaders: Sequence[TensorBatches]) -> None:
         self.loaders = list(loaders)
@@ -60,11 +56,7 @@ class StackedBatches:
 
 
 class StackedData(LightningDataModule):
-    """One data module per seed, read side by side.
-
-    Args:
-        parts: Data modules of the same table with different seeds.
-    """
+    """One data module per seed, read side by side."""
 
     def __init__(self, parts: Sequence[TabularDataModule]) -> None:
         super().__init__()
@@ -217,6 +209,8 @@ class Stack:
         return values
 
     def _build_module(self, data: TabularDataModule) -> StackedModule:
+        for part in self.data.parts:
+            part.penalise_positives(positives=self.config.given == "positives")
         # Columns next to the inputs (S, clusters) or among them.
         owners = data.encoder.owners if data.penalty_columns is None else data.related_columns
         features = list(dict.fromkeys(f for setting in self.settings for f in setting.related_in(data)))

@@ -144,11 +144,6 @@ class StackedMetrics(EvaluationMetrics):
     Adds gaps of probabilities (``_prob``) and mean deviations between groups; on test rows also
     ``worst_group_auc``, the smallest area under the ROC curve of a group, NaN if a group has rows of one
     class only.
-
-    Args:
-        penalty: The penalty of the stack.
-        num_groups: Number of groups of the sensitive attribute.
-        auc: Whether to measure ``worst_group_auc``.
     """
 
     def __init__(self, penalty: RelatedFeaturePenalty, num_groups: int = 2, *, auc: bool = False) -> None:

@@ -42,12 +42,6 @@ def open_study(
 ) -> optuna.Study:
     """Create a study, or load the one of that name.
 
-    Args:
-        storage: Address of a database, a SQLite file, or ``None`` for memory.
-        name: Name of the study.
-        identity: Everything that can change a result of its trials, as plain values.
-        heartbeat: Seconds between heartbeats of a running trial.
-
     Raises:
         InputError: If the database cannot be used, or the study has another identity.
     """
@@ -133,12 +127,6 @@ class TrialQueue:
 
     A trial follows from the seed, its number and the trials known by then. So a sweep in one process can be
     repeated, and processes never draw the same numbers.
-
-    Args:
-        study: The study.
-        space: The search space.
-        trials: Number of trials that the study should have.
-        seed: Seed of the search.
     """
 
     def __init__(self, study: optuna.Study, space: Space, trials: int, seed: int = 0) -> None:

@@ -115,6 +115,22 @@ class GroupCounts:
         )
 
     @classmethod
+    def of_classes(cls, probs: Tensor, target: Tensor, groups: Tensor, num_groups: int) -> GroupCounts:
+        """Count each class against all others; the leading dimension is the class.
+
+        Args:
+            probs: Probabilities of the classes, ``(N, classes)``; the decision is the most probable class.
+            target: True classes, from 0, ``(N,)``.
+            groups: Group ids, ``(N,)``; rows with an id of -1 do not count.
+            num_groups: Number of groups.
+        """
+        classes = torch.arange(probs.shape[-1], device=probs.device).unsqueeze(-1)
+        decided, true = (probs.argmax(-1) == classes).double(), target == classes
+        decisions = cls.of(decided, true, groups.expand(true.shape), num_groups)
+        scores = cls.of(probs.mT, true, groups.expand(true.shape), num_groups)
+        return cls(decisions.rows, decisions.positive, scores.score_sum, scores.score_square_sum)
+
+    @classmethod
     def of_arrays(
         cls,
         decisions: NDArray[Any],

@@ -49,22 +49,27 @@ def is_constant(positive_share: float) -> bool:
     return positive_share in (0.0, 1.0)
 
 
-def nearly_constant(positive_share: float, balanced_acc: float) -> str | None:
-    """Return the sentence for a model whose decisions are almost all the same and no better than chance.
+def no_information(positive_share: float, balanced_acc: float) -> str:
+    """Return why the gaps of a model carry no information: its decisions are all the same, or almost.
 
-    ``None`` for other models, and where the balanced accuracy is NaN because a class has no rows.
+    Empty for other models. Almost all the same, and no better than chance, needs a balanced accuracy that is
+    not NaN: both classes have rows.
 
-    >>> nearly_constant(0.001, 0.9), nearly_constant(0.0, 0.5)
-    (None, None)
-    >>> print(nearly_constant(0.001, 0.5008))
-    almost every decision is the same, so small gaps mean little: 99.9 % are negative, balanced accuracy 0.501
+    >>> no_information(0.001, 0.9), no_information(0.0, 0.5) == SAME_DECISION
+    ('', True)
+    >>> print(no_information(0.001, 0.5008))
+    almost every decision is the same: 99.9 % are negative, balanced accuracy is 0.501, and the gaps carry \
+no information
     """
+    if is_constant(positive_share):
+        return SAME_DECISION
     common = max(positive_share, 1 - positive_share)
-    if not (0 < 1 - common < _MIN_RARER_SHARE and balanced_acc < _MIN_BALANCED_ACC):
-        return None
+    if not (1 - common < _MIN_RARER_SHARE and balanced_acc < _MIN_BALANCED_ACC):
+        return ""
     return (
-        f"almost every decision is the same, so small gaps mean little: {100 * common:.1f} % are "
-        f"{'positive' if positive_share > 0.5 else 'negative'}, balanced accuracy {balanced_acc:.3f}"
+        f"almost every decision is the same: {100 * common:.1f} % are "
+        f"{'positive' if positive_share > 0.5 else 'negative'}, balanced accuracy is {balanced_acc:.3f}, and "
+        "the gaps carry no information"
     )
 
 

@@ -44,14 +44,16 @@ class FeaturePenalties(Metric):
         super().__init__(**kwargs)
         # In a tuple, so that the penalty's state is not saved a second time with the metric's.
         self._penalty = (penalty,)
-        shape = (*penalty.weights.shape[:-1], 3 + 3 * len(penalty.columns))
-        empty = torch.zeros(shape, dtype=torch.float64)
+        empty = torch.zeros(penalty.moments_shape, dtype=torch.float64)
         self.add_state("moments", empty, dist_reduce_fx=_merge)
 
     def update(self, probs: Tensor, inputs: Tensor, target: Tensor | None = None) -> None:
-        """Add rows: probabilities ``(..., N)``, inputs ``(..., N, D)``, labels ``(..., N)``."""
+        """Add rows: probabilities ``(..., N)`` or ``(..., N, P)``, inputs ``(..., N, D)`` and labels."""
         batch = self._penalty[0].moments(probs, inputs, target).pack()
-        self.moments = _merge(torch.stack([self.moments, batch.to(self.moments.dtype)]))
+        before = self.moments
+        if before.ndim < batch.ndim:  # now the number of outputs is known
+            before = before.unsqueeze(len(self._penalty[0].weights.shape[:-1])).expand_as(batch)
+        self.moments = _merge(torch.stack([before, batch.to(before.dtype)]))
 
     def compute(self) -> Tensor:
         """Return ``R``, ``(..., K)`` (torchmetrics squeezes a single value to a scalar)."""
@@ -109,9 +111,10 @@ class EvaluationMetrics(nn.Module):
     Args:
         penalty: The penalty of the model under evaluation.
         num_groups: Number of groups of the sensitive attribute.
+        num_classes: Number of classes; the gaps of more than two are the largest of all classes.
     """
 
-    def __init__(self, penalty: RelatedFeaturePenalty, num_groups: int = 2) -> None:
+    def __init__(self, penalty: RelatedFeaturePenalty, num_groups: int = 2, num_classes: int = 2) -> None:
         super().__init__()
         self._penalty = (penalty,)
         self.models = tuple(penalty.weights.shape[:-1])
@@ -119,7 +122,9 @@ class EvaluationMetrics(nn.Module):
         self.loss = MeanLoss(self.models)
         self.related = FeaturePenalties(penalty)
         # Rows of unknown group count for the accuracy.
-        self.counter = GroupCounter(num_groups, models=self.models, count_unknown=True, validate_args=False)
+        self.num_classes = num_classes
+        options: Any = {"count_unknown": True, "num_classes": num_classes, "validate_args": False}
+        self.counter = GroupCounter(num_groups, models=self.models, **options)
         self._groups_seen = False
 
     def update(
@@ -129,7 +134,7 @@ class EvaluationMetrics(nn.Module):
 
         Args:
             loss: Mean over the rows, ``(*models)``.
-            logits: Predictions, ``(*models, N)``.
+            logits: Predictions, ``(*models, N)``, or ``(N, num_classes)``.
             related: Matrix with the penalty's columns, ``(..., N, D)``.
             target: True classes, ``(..., N)``.
             groups: Group ids, -1 where unknown, ``(..., N)``; ``None`` if the data have no groups.
@@ -165,11 +170,11 @@ class EvaluationMetrics(nn.Module):
         return values, dict(zip(names, by_feature.unbind(-1), strict=True))
 
     def group_counts(self) -> GroupCounts | None:
-        """Return the counts of the known groups, or ``None`` if the batches did not carry groups.
+        """Return the counts of the known groups; ``None`` without groups, or with more than two classes.
 
         Under DDP this is a collective operation: call it on every process.
         """
-        return self._known(self.counter.counts()) if self._groups_seen else None
+        return self._known(self.counter.counts()) if self._groups_seen and self.num_classes == 2 else None
 
     def group_rates(self) -> dict[str, GroupRate]:
         """Return the rates of each group, by name; empty if the batches did not carry groups.
@@ -183,6 +188,8 @@ class EvaluationMetrics(nn.Module):
         return GroupCounts(*(field[..., : self.num_groups, :] for field in counts.fields()))
 
     def _accuracy(self, counts: GroupCounts, *, intervals: bool) -> dict[str, Tensor]:
+        if self.num_classes > 2:
+            return _class_accuracy(counts, intervals=intervals)
         (negatives, positives), (fp, tp) = (
             part.sum(-2).unbind(-1) for part in (counts.rows, counts.positive)
         )
@@ -196,9 +203,13 @@ class EvaluationMetrics(nn.Module):
         values = {}
         for key, gap in GAPS.items():
             warn_if_empty(key, gap, counts)
-            values[key] = counts.gap(gap)
+            gaps = counts.gap(gap)
+            values[key] = gaps if self.num_classes == 2 else gaps.amax(-1)
+            if self.num_classes > 2:
+                values |= {f"{key}/class_{number}": value for number, value in enumerate(gaps)}
             if intervals:
                 sample = GroupCounts(*(field.cpu() for field in counts.fields())).sample(gap)
+                sample = sample if self.num_classes == 2 else sample.join_classes()
                 values[f"{key}_low"], values[f"{key}_high"] = gap_interval(sample)
         return values
 
@@ -209,6 +220,21 @@ class EvaluationMetrics(nn.Module):
         self._groups_seen = False
         for metric in (self.loss, self.related, self.counter):
             metric.reset()
+
+
+def _class_accuracy(counts: GroupCounts, *, intervals: bool) -> dict[str, Tensor]:
+    """Return accuracy, balanced accuracy and the share of the most frequent decision, of several classes."""
+    rows, decided = (part.sum(-2) for part in (counts.rows, counts.positive))  # (classes, 2)
+    true, right = rows[:, 1], decided[:, 1]
+    total = true.sum()
+    values = {
+        "acc": right.sum() / total.clamp(min=1),
+        "balanced_acc": (right / true).mean(),
+        "largest_share": decided.sum(-1).amax() / total.clamp(min=1),
+    }
+    if intervals:
+        values["acc_low"], values["acc_high"] = wilson_interval(right.sum(), total)
+    return values
 
 
 def _merge(parts: Tensor) -> Tensor:

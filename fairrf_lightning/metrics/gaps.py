@@ -51,6 +51,7 @@ class GroupCounter(Metric):
         threshold: Decision threshold.
         models: Leading dimensions of ``preds`` for a stack of models.
         count_unknown: Count rows of unknown group (id -1) as one more group, the last.
+        num_classes: Number of classes; of more than two, each is counted against all others.
         validate_args: Check each batch, at the cost of waiting for the GPU.
         kwargs: Options of :class:`torchmetrics.Metric`.
 
@@ -77,16 +78,21 @@ class GroupCounter(Metric):
         *,
         models: Sequence[int] = (),
         count_unknown: bool = False,
+        num_classes: int = 2,
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if num_classes < 2 or (num_classes > 2 and models):
+            raise InputError(f"num_classes is {num_classes}, expected 2, or more for a single model")
+        self.num_classes = num_classes
         self.num_groups = num_groups
         self.threshold = threshold
         self.models = tuple(models)
         self.count_unknown = count_unknown
         self.validate_args = validate_args
-        zeros = torch.zeros(*self.models, num_groups + count_unknown, 2, dtype=torch.long)
+        classes = (num_classes,) if num_classes > 2 else ()
+        zeros = torch.zeros(*self.models, *classes, num_groups + count_unknown, 2, dtype=torch.long)
         for name in ("rows", "positive"):
             self.add_state(name, zeros, dist_reduce_fx="sum")
         for name in ("score_sum", "score_square_sum"):
@@ -99,15 +105,19 @@ class GroupCounter(Metric):
         """Add a batch.
 
         Args:
-            preds: Probabilities of the positive class, or 0/1 decisions, ``(*models, N)``.
-            target: True classes 0 or 1, ``(N,)`` or of a shape that broadcasts to that of ``preds``.
+            preds: Probabilities of the positive class, or 0/1 decisions, ``(*models, N)``; of more than two
+                classes the probabilities ``(N, num_classes)``.
+            target: True classes, from 0, ``(N,)`` or of a shape that broadcasts to that of ``preds``.
             groups: Group ids 0 to ``num_groups - 1``, or -1 where the group is unknown; shape as ``target``.
         """
         if self.validate_args:
             self.check_batch(preds, target, groups)
         if self.count_unknown:
             groups = groups.long().where(groups >= 0, self.num_groups)
-        batch = GroupCounts.of(preds, target, groups, self.rows.shape[-2], self.threshold)
+        if self.num_classes > 2:
+            batch = GroupCounts.of_classes(preds, target, groups, self.rows.shape[-2])
+        else:
+            batch = GroupCounts.of(preds, target, groups, self.rows.shape[-2], self.threshold)
         counts = GroupCounts(self.rows, self.positive, self.score_sum, self.score_square_sum) + batch
         self.rows, self.positive, self.score_sum, self.score_square_sum = counts.fields()
 
@@ -138,6 +148,9 @@ class GroupCounter(Metric):
 
     def check_batch(self, preds: Tensor, target: Tensor, groups: Tensor) -> None:
         """Raise :class:`InputError` if shapes, dtypes or values of a batch are not those of ``update``."""
+        if self.num_classes > 2:
+            self._check_classes(preds, target)
+            preds = preds[:, 0]
         shapes = [tuple(tensor.shape) for tensor in (preds, target, groups)]
         expected = (*self.models, preds.shape[-1] if preds.ndim else 0)
         if shapes[0] != expected or shapes[1] != shapes[2] or not _broadcasts(shapes[1], expected):
@@ -155,12 +168,25 @@ class GroupCounter(Metric):
             )
         ids = groups.long()
         _check_values("preds", preds, (preds >= 0) & (preds <= 1), "[0, 1]: apply a sigmoid to logits")
-        _check_values("target", target, (target == 0) | (target == 1), "0 or 1: encode the classes so")
+        if self.num_classes == 2:
+            _check_values("target", target, (target == 0) | (target == 1), "0 or 1: encode the classes so")
         _check_values(
             "groups",
             groups,
             (ids >= -1) & (ids < self.num_groups),
             f"0 to {self.num_groups - 1}, or -1 for unknown: re-encode the ids or raise num_groups",
+        )
+
+    def _check_classes(self, preds: Tensor, target: Tensor) -> None:
+        last = self.num_classes - 1
+        if preds.ndim != 2 or preds.shape[1] != self.num_classes:
+            raise InputError(
+                f"preds has shape {tuple(preds.shape)}, expected probabilities (N, {self.num_classes})"
+            )
+        _check_values("preds", preds, (preds >= 0) & (preds <= 1), "[0, 1]: apply a softmax to logits")
+        expected = f"0 to {last}: encode the classes so, or raise num_classes"
+        _check_values(
+            "target", target, (target >= 0) & (target <= last) & (target == target.long()), expected
         )
 
 
@@ -180,6 +206,7 @@ class RateGap(GroupCounter):
         threshold: float = 0.5,
         *,
         models: Sequence[int] = (),
+        num_classes: int = 2,
         validate_args: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -192,16 +219,30 @@ class RateGap(GroupCounter):
                 f"threshold is {threshold}, expected a probability in [0, 1]: turn a threshold on "
                 "logits into one on probabilities by the sigmoid"
             )
-        super().__init__(num_groups, threshold, models=models, validate_args=validate_args, **kwargs)
+        options: Any = {"models": models, "num_classes": num_classes, "validate_args": validate_args}
+        super().__init__(num_groups, threshold, **options, **kwargs)
         self.reduction: Reduction = reduction
         self.mode: Mode = mode
 
     def compute(self) -> Tensor:
-        """Return the gap of each model, NaN if a group lacks the rows it needs."""
+        """Return the gap of each model, NaN if a group lacks rows; the largest of all classes."""
         counts = self._local_counts()
         if self.update_called:
             warn_if_empty(type(self).__name__, self.gap, counts)
-        return counts.gap(self.gap, self.reduction, self.mode)
+        gaps = counts.gap(self.gap, self.reduction, self.mode)
+        return gaps.amax(-1) if self.num_classes > 2 else gaps
+
+    def by_class(self) -> Tensor:
+        """Return the gap of each class against all others, ``(num_classes,)``.
+
+        Under DDP this is a collective operation: call it on every process.
+
+        Raises:
+            InputError: If there are two classes, which have the same gap.
+        """
+        if self.num_classes == 2:
+            raise InputError("by_class() is for more than two classes: give num_classes=...")
+        return self.counts().gap(self.gap, self.reduction, self.mode)
 
     def rates(self) -> Tensor:
         """Return the rate of each group, NaN for a group without rows.
@@ -227,6 +268,8 @@ class RateGap(GroupCounter):
         """
         counts = self.counts()
         sample = GroupCounts(*(field.cpu() for field in counts.fields())).sample(self.gap, self.mode)
+        if self.num_classes > 2:
+            sample = sample.join_classes()
         if self.reduction == "mean_deviation" and self.num_groups > 2:
             return mean_deviation_interval(sample, level)
         low, high = gap_interval(sample, level)
@@ -255,6 +298,9 @@ class DemographicParityGap(RateGap):
             ``"prob"`` for the mean of ``preds``.
         threshold: Decision threshold; unused in prob mode.
         models: Leading dimensions of ``preds`` for a stack of models.
+        num_classes: Number of classes. For more than two, ``preds`` are probabilities ``(N, num_classes)``,
+            the decision is the most probable class, and the gap is the largest of all classes, each against
+            the others; ``by_class()`` returns all of them.
         validate_args: Check each batch, at the cost of waiting for the GPU. The constructor's
             arguments are always checked.
         kwargs: Options of :class:`torchmetrics.Metric`.
@@ -285,6 +331,7 @@ class EqualOpportunityGap(RateGap):
         mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
         threshold: Decision threshold; unused in prob mode.
         models: Leading dimensions of ``preds`` for a stack of models.
+        num_classes: Number of classes, see :class:`DemographicParityGap`.
         validate_args: Check each batch, at the cost of waiting for the GPU.
         kwargs: Options of :class:`torchmetrics.Metric`.
 
@@ -308,6 +355,7 @@ class EqualizedOddsGap(RateGap):
         mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
         threshold: Decision threshold; unused in prob mode.
         models: Leading dimensions of ``preds`` for a stack of models.
+        num_classes: Number of classes, see :class:`DemographicParityGap`.
         validate_args: Check each batch, at the cost of waiting for the GPU.
         kwargs: Options of :class:`torchmetrics.Metric`.
 

@@ -148,6 +148,11 @@ class RateSample:
         spread = ((squares - sums * rates) / (counts - 1)).clamp(min=0)
         return cls(rates, counts, spread.masked_fill(counts <= 1, torch.nan))
 
+    def join_classes(self) -> RateSample:
+        """Return samples ``(..., M, C, G)`` of ``M`` classes as one with ``M C`` conditions."""
+        spread = None if self.spread is None else self.spread.flatten(-3, -2)
+        return RateSample(self.rates.flatten(-3, -2), self.counts.flatten(-3, -2), spread)
+
     def by_condition(self) -> RateSample:
         """Return each condition as a sample of its own, ``(..., C, 1, G)``."""
         spread = None if self.spread is None else self.spread.unsqueeze(-2)

@@ -7,13 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from fairrf_lightning.audit.result import LESS_ACCURATE, MORE_ACCURATE, verdict_of
+
 Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
-Change: TypeAlias = Literal[
-    "fairer, beyond noise", "no difference shown", "less fair, beyond noise", "not estimable"
-]
-AccuracyChange: TypeAlias = Literal[
-    "more accurate, beyond noise", "no difference shown", "less accurate, beyond noise", "not estimable"
-]
 
 
 @dataclass(frozen=True)
@@ -58,15 +54,9 @@ class MeasuredGap:
     note: str = ""
 
     @property
-    def change(self) -> Change | None:
+    def change(self) -> str | None:
         """Verdict of the interval of the difference; ``None`` without another model."""
-        if self.difference is None:
-            return None
-        if not self.difference.has_interval:
-            return "not estimable"
-        if self.difference.high < 0:
-            return "fairer, beyond noise"
-        return "less fair, beyond noise" if self.difference.low > 0 else "no difference shown"
+        return None if self.difference is None else verdict_of(self.difference.low, self.difference.high)
 
 
 @dataclass(frozen=True)
@@ -88,13 +78,9 @@ class AccuracyAgainst:
     difference: Estimate
 
     @property
-    def change(self) -> AccuracyChange:
+    def change(self) -> str:
         """Verdict of the interval of the difference."""
-        if not self.difference.has_interval:
-            return "not estimable"
-        if self.difference.low > 0:
-            return "more accurate, beyond noise"
-        return "less accurate, beyond noise" if self.difference.high < 0 else "no difference shown"
+        return verdict_of(self.difference.low, self.difference.high, LESS_ACCURATE, MORE_ACCURATE)
 
 
 @dataclass(frozen=True)
@@ -108,7 +94,7 @@ class Dependence:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting, as a mean over seeds.
+    """One setting of the method ``series``, as a mean over seeds.
 
     Args:
         series: The method.
@@ -153,14 +139,7 @@ class History:
 
 @dataclass(frozen=True)
 class Training:
-    """Lambda and the penalty R of each related feature over training.
-
-    Args:
-        weights: Lambda of each related feature.
-        penalties: R of each related feature on the validation split.
-        chosen_epoch: The epoch of the chosen checkpoint.
-        rule: How it was chosen.
-    """
+    """Lambda and the validation penalty R of each related feature, and how the checkpoint was chosen."""
 
     weights: Sequence[History]
     penalties: Sequence[History]
@@ -170,7 +149,7 @@ class Training:
 
 @dataclass(frozen=True)
 class CertifiedGap:
-    """Bounds of dDP without S; shares between 0 and 1.
+    """Bounds of dDP without S.
 
     Args:
         mode: ``hard`` for decisions, ``prob`` for probabilities.
@@ -221,16 +200,9 @@ class CertificateFacts:
 
 @dataclass(frozen=True)
 class DataFacts:
-    """The data set and its columns.
+    """The data set: its rows by split, its inputs by column, its related features and groups.
 
-    Args:
-        name: The data set, or the file.
-        rows: Number of rows of each split.
-        columns: Inputs of the model, grouped by the column that they encode.
-        related: Related features.
-        sensitive: The sensitive attribute, if the data have one.
-        groups: Its groups.
-        use_of_sensitive: How training used the sensitive attribute.
+    With estimated membership in place of related features, ``membership`` is its source.
     """
 
     name: str
@@ -240,6 +212,7 @@ class DataFacts:
     sensitive: str | None
     groups: Sequence[str]
     use_of_sensitive: str
+    membership: str | None = None
 
 
 @dataclass(frozen=True)
@@ -270,12 +243,7 @@ class Facts:
         made: Date of the report.
         verdict: The headline.
         notices: What the reader must know before any number.
-        accuracy: The model's accuracy.
-        positive_share: Its share of positive decisions.
         other: Name of the compared model.
-        other_positive_share: Its share of positive decisions.
-        accuracy_against: The accuracy compared with that model's.
-        dependences: The penalty R of each related feature.
         absent: Why a section is empty, for each section that is.
         next_steps: What would make fairness measurable, for data without groups.
         limits: Limitations, in addition to those of every report.

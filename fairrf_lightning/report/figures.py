@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+from fairrf_lightning.audit.result import NOT_ESTIMABLE
 from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.report.facts import (
     CertificateFacts,
@@ -35,7 +36,6 @@ from fairrf_lightning.report.facts import (
 from fairrf_lightning.report.text import (
     DASH,
     MODES,
-    NOT_ESTIMABLE,
     first_upper,
     gap_name,
     interval,
@@ -292,7 +292,7 @@ def _bars(name: str, scope: str, rate: str, rows: Sequence[MeasuredGroup]) -> Pl
     canvas.rows([row.group for row in rows], values)
     for y, (row, of) in enumerate(zip(rows, estimates, strict=True)):
         if of.is_known:
-            tip = f"{row.group}: {_share(of)}"
+            tip = f"{row.group}: {_with_interval(of, percent)}"
             (bar,) = canvas.axes.barh([y + 0.12], [100 * of.value], height=0.34, color=_GREEN)
             canvas.tip(bar, tip)
             (line,) = canvas.axes.plot([100 * of.low, 100 * of.high], [y + 0.12] * 2, color=_INK, lw=1.5)
@@ -300,7 +300,8 @@ def _bars(name: str, scope: str, rate: str, rows: Sequence[MeasuredGroup]) -> Pl
     canvas.axes.set_xlim(left=0)
     canvas.axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     canvas.axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g} %"))
-    sentences = " ".join(f"{row.group}: {_share(of)}." for row, of in zip(rows, estimates, strict=True))
+    both = zip(rows, estimates, strict=True)
+    sentences = " ".join(f"{row.group}: {_with_interval(of, percent)}." for row, of in both)
     title = f"{first_upper(rate)} by {scope}"
     return Plot(name, title, alt := f"{title}, with 95 % intervals. {sentences}", canvas.svg(name, alt))
 
@@ -499,12 +500,8 @@ def _bounds(certificate: CertificateFacts, name: str) -> list[Estimate]:
     return [Estimate(gap.by_method[name]) for gap in certificate.gaps]
 
 
-def _with_interval(estimate: Estimate) -> str:
-    return f"{points(estimate.value)}, 95 % interval {interval(estimate)}"
-
-
-def _share(estimate: Estimate) -> str:
-    return f"{percent(estimate.value)}, 95 % interval {interval(estimate)}"
+def _with_interval(estimate: Estimate, unit: Callable[[float], str] = points) -> str:
+    return f"{unit(estimate.value)}, 95 % interval {interval(estimate)}"
 
 
 def _limits(ends: Sequence[float]) -> tuple[float, float]:

@@ -12,15 +12,15 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fairrf_lightning.audit.result import notices
+from fairrf_lightning.audit.result import notices, uninformative
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.decisions import SAME_DECISION, is_constant
-from fairrf_lightning.notices import vanilla_notice
+from fairrf_lightning.metrics.decisions import no_information
+from fairrf_lightning.notices import NEVER_ON, vanilla_notice
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
@@ -36,17 +36,11 @@ from fairrf_lightning.report.facts import (
     Training,
 )
 from fairrf_lightning.report.sources import (
-    accuracy_against,
-    audit_accuracy,
-    audit_gaps,
-    audit_groups,
+    audit_facts,
     audit_verdict,
     by_column,
     certificate_commands,
     data_name,
-    left_out,
-    nearly_same_decision,
-    positive_share,
     use_of_sensitive,
 )
 from fairrf_lightning.report.text import (
@@ -96,48 +90,33 @@ def run_facts(
         front: Settings of a grid, to which the run is added.
         certificate: The certificate of the run's checkpoint.
     """
-    data, training = _data(run), _training(run)
-    split, accuracy, gaps, share = _logged(run.metrics, (data.sensitive if data else None) or "S")
-    audit = found.audit
-    if audit is not None:
-        split, share = f"test split, {audit['rows']:,} rows", positive_share(audit["overall"])
-        accuracy, gaps = audit_accuracy(audit), audit_gaps(audit)
+    audit, data, training = found.audit, _data(run), _training(run)
     subject, other = _subject(run), "" if against is None else _subject(against)
     if against is not None and other == subject:  # two runs with the same options
         other = f"{other} ({against.path.name})"
-    compared = None if audit is None else accuracy_against(audit)
-    if audit is not None and gaps:
-        verdict = audit_verdict(audit, other)
+    if audit is None:
+        why, measured = _logged(run.metrics, (data.sensitive if data else None) or "S")
+        verdict = measured.verdict
     else:
-        constant = _constant(run.metrics, audit)
-        verdict = (
-            no_information_verdict(constant, accuracy, compared)
-            if constant
-            else gaps_verdict(gaps, accuracy)
-            if gaps
-            else unmeasured_verdict(
-                accuracy,
-                training,
-                certificate,
-                against=compared,
-                dependences=found.dependences,
-                other=other,
-            )
+        why, measured = uninformative(audit["overall"]), audit_facts(audit)
+        verdict = audit_verdict(audit, other)
+    accuracy, gaps = measured.accuracy, measured.gaps
+    if not (gaps or why):
+        verdict = unmeasured_verdict(
+            accuracy,
+            training,
+            certificate,
+            against=measured.accuracy_against,
+            dependences=found.dependences,
+            other=other,
         )
     has_groups = bool(gaps or (audit is None and found.reason))
-    return Facts(
-        title=f"{run.path.name} on {_data_name(run)}",
+    return replace(
+        measured,
+        title=f"{run.name} on {_data_name(run)}",
         subject=subject,
-        split=split,
-        made=now(),
         verdict=verdict,
-        accuracy=accuracy,
-        positive_share=share,
         other=other,
-        other_positive_share=None if audit is None else positive_share(audit.get("against")),
-        accuracy_against=compared,
-        gaps=gaps,
-        groups=[] if audit is None else audit_groups(audit),
         dependences=found.dependences,
         fronts=[] if front is None else [_with_run(front, subject, accuracy, gaps)],
         training=training,
@@ -147,7 +126,6 @@ def run_facts(
         versions=run.record.get("versions") or package_versions(),
         absent=_absent(run, found.reason or _NAME_GROUPS, data, has_groups=has_groups),
         next_steps=[] if has_groups or certificate is not None else _next_steps(run),
-        limits=[*several_gaps(gaps), *([] if audit is None else left_out(audit)), LINEAR_ONLY],
         notices=without_headline(_notices(run, against, audit), verdict),
     )
 
@@ -171,37 +149,33 @@ def check_finite(run: RunFolder) -> None:
 # --- from the files of a run
 
 
-def _logged(
-    metrics: pd.DataFrame, scope: str
-) -> tuple[str, Estimate | None, list[MeasuredGap], Estimate | None]:
-    """Return split, accuracy, gaps and share of positive decisions that were logged last."""
-    for stage, words in (("test", "test split"), ("val", "validation split, last epoch")):
-        name = f"{stage}_acc"
-        rows = metrics[metrics[name].notna()] if name in metrics else pd.DataFrame()
-        if len(rows):
-            last = rows.iloc[-1]
-            gaps = [
-                MeasuredGap(gap.label, scope, _estimate(last, f"{stage}_{gap.key}"))
-                for gap in GAPS.values()
-                if f"{stage}_{gap.key}" in last.index and pd.notna(last[f"{stage}_{gap.key}_low"])
-            ]
-            share = _estimate(last, f"{stage}_positive_share")
-            return words, _estimate(last, name), gaps, share if share.is_known else None
-    return "no split", None, [], None
-
-
-def _constant(metrics: pd.DataFrame, audit: Mapping[str, Any] | None) -> str:
-    """Return the headline of a model with (almost) one decision for all rows; empty for other models."""
-    if audit is not None and (verdict := audit_verdict(audit, "")).title.casefold().startswith(
-        (SAME_DECISION, "almost every")
-    ):
-        return verdict.title
-    for stage in ("test", "val"):
-        names = (f"{stage}_positive_share", f"{stage}_balanced_acc")
-        if set(names) <= set(metrics) and len(rows := metrics[list(names)].dropna(subset=names[0])):
-            share, balanced = map(float, rows.iloc[-1])
-            return SAME_DECISION if is_constant(share) else nearly_same_decision(share, balanced)
-    return ""
+def _logged(metrics: pd.DataFrame, scope: str) -> tuple[str, Facts]:
+    """Return why the gaps carry no information, if so, and the facts that were logged last."""
+    why, split, accuracy, share = "", "no split", None, Estimate(float("nan"))
+    gaps: list[MeasuredGap] = []
+    for stage, words in (("val", "validation split, last epoch"), ("test", "test split")):
+        if f"{stage}_acc" not in metrics or metrics[f"{stage}_acc"].isna().all():
+            continue
+        last = metrics[metrics[f"{stage}_acc"].notna()].iloc[-1]
+        split, accuracy = words, _estimate(last, f"{stage}_acc")
+        share, balanced = (_estimate(last, f"{stage}_{name}") for name in ("positive_share", "balanced_acc"))
+        why = no_information(share.value, balanced.value)
+        gaps = [
+            MeasuredGap(gap.label, scope, _estimate(last, f"{stage}_{gap.key}"))
+            for gap in GAPS.values()
+            if f"{stage}_{gap.key}" in last.index and pd.notna(last[f"{stage}_{gap.key}_low"])
+        ]
+    return why, Facts(
+        title="",
+        subject="",
+        split=split,
+        made=now(),
+        verdict=no_information_verdict(why, accuracy) if why else gaps_verdict(gaps, accuracy),
+        accuracy=accuracy,
+        positive_share=share if share.is_known else None,
+        gaps=gaps,
+        limits=[*several_gaps(gaps), LINEAR_ONLY],
+    )
 
 
 def _training(run: RunFolder) -> Training | None:
@@ -235,10 +209,11 @@ def _data(run: RunFolder) -> DataFacts | None:
         name=_data_name(run),
         rows=record["rows"],
         columns=by_column(record["columns"], list(state.get("columns", ()))),
-        related=list(record["related"]),
+        related=[] if record.get("membership") else list(record["related"]),
         sensitive=record["sensitive"],
         groups=record["groups"],
         use_of_sensitive=use_of_sensitive(record),
+        membership=record.get("membership"),
     )
 
 
@@ -253,7 +228,7 @@ def _subject(run: RunFolder) -> str:
     if eta == 0:
         return "vanilla"
     if _was_never_penalised(run):
-        return f"vanilla (eta {eta:g} never acted)"
+        return f"vanilla (eta {eta:g}, {NEVER_ON})"
     beta = (run.config.get("lambda_update") or {}).get("beta")
     return f"FairRF, eta {eta:g}" + ("" if beta is None else f", beta {beta:g}")
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairrf_lightning.audit.result import NOT_ESTIMABLE
 from fairrf_lightning.report.facts import Absent, Estimate, Facts, Front, Point, Tone
 from fairrf_lightning.report.figures import (
     Plot,
@@ -22,7 +23,6 @@ from fairrf_lightning.report.figures import (
 from fairrf_lightning.report.text import (
     DASH,
     MODES,
-    NOT_ESTIMABLE,
     gap_definition,
     gap_name,
     interval,
@@ -312,6 +312,18 @@ def certificate_section(facts: Facts) -> Section:
     )
 
 
+_SOURCES = {
+    "survey": "a survey",
+    "correlations": "published correlations",
+    "column": "a column of probabilities",
+}
+_NAMED = (
+    "Related features were named by the user; that they are associated with S was not checked here. The "
+    "command suggest measures it where S is known for some rows."
+)
+_ESTIMATED = "The penalty saw the estimated probability of S instead of related features; it is not an input."
+
+
 def data_section(facts: Facts) -> Section:
     """The data set, its splits and its columns."""
     title = "Data and columns"
@@ -322,15 +334,15 @@ def data_section(facts: Facts) -> Section:
     pairs["sensitive attribute S"] = data.sensitive or "not in the data"
     if data.groups:
         pairs["groups compared"] = ", ".join(data.groups)
-    pairs["related features, as named by the user"] = ", ".join(data.related) or "none"
+    if data.membership is None:
+        pairs["related features, as named by the user"] = ", ".join(data.related) or "none"
+    else:
+        pairs["column of the penalty"] = f"membership in the groups, from {_SOURCES[data.membership]}"
     columns = [
         (name, ", ".join(inputs), str(len(inputs)), "yes" if name in data.related else "no")
         for name, inputs in data.columns.items()
     ]
-    note = (
-        "Related features were named by the user; that they are associated with S was not checked here. The "
-        "command suggest measures it where S is known for some rows."
-    )
+    note = _NAMED if data.membership is None else _ESTIMATED
     heading = ("column", "encoded as", "inputs", "named as related")
     table = [Table(f"{len(columns)} columns are inputs of the model", heading, columns)] if columns else []
     return Section("data", title, [f"{data.use_of_sensitive} {note}"], tables=table, pairs=pairs)

@@ -7,19 +7,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from fairrf_lightning.audit.result import (
+    SCHEMA,
     has_labels,
-    has_same_decision,
     may_turn,
     not_compared,
     nothing_to_compare,
+    uninformative,
 )
 from fairrf_lightning.callbacks.run_files import package_versions
-from fairrf_lightning.certificate.bound import adds_nothing
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import (
@@ -35,7 +35,7 @@ from fairrf_lightning.experiments.choose import (
 from fairrf_lightning.experiments.results import SHARED_COLUMNS
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION, nearly_constant
+from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
@@ -66,6 +66,9 @@ from fairrf_lightning.report.text import (
     unmeasured_verdict,
     without_headline,
 )
+
+if TYPE_CHECKING:
+    from fairrf_lightning.experiments.search import SweepResult  # needs Optuna
 
 REPORTED_LEVEL = 0.95  # the page and the card say "95 %" throughout
 SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and initial weights."
@@ -99,8 +102,8 @@ def read_audit(path: Path) -> dict[str, Any]:
     """
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != 1:
-            raise InputError(f"{path}: schema {found['schema']} is not known; this version reads schema 1.")
+        if found["schema"] != SCHEMA:
+            raise InputError(f"{path}: schema {found['schema']} is not known; this version reads {SCHEMA}.")
         if missing := {"level", "rows", "source", "overall", "groupings", "notices"} - set(found):
             raise InputError(f"{path}: {min(missing)} is missing; run audit again.")
     except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -119,38 +122,32 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
             f"the intervals of a report have level {REPORTED_LEVEL}; run audit without --level "
             f"{result['level']}."
         )
-    source = result["source"]
-    gaps, other = audit_gaps(result), str(source["against"] or "")
-    verdict = audit_verdict(result, other)
-    data = f" on {source['data']}" if source["data"] else ""
+    source, gaps = result["source"], _audit_gaps(result)
+    other, checkpoint = str(source["against"] or ""), Path(source["path"])
+    verdict, run = audit_verdict(result, other), checkpoint.parent.parent
     rows = f"{result['rows']:,} rows"
-    checkpoint = Path(source["path"])
-    run = checkpoint.parent.parent
-    is_run = source.get("kind") == "checkpoint" and (run / "config.yaml").is_file()
+    is_checkpoint = source.get("kind") == "checkpoint"
+    is_run = is_checkpoint and (run / "config.yaml").is_file()
     not_a_run = Absent(
         "An audit covers a model's decisions, not its training; the report of its run has this.",
         shell_command("report", run) if is_run else "",
     )
     return Facts(
-        title=f"Audit of {Path(source['path']).name}{data}",
+        title=f"Audit of {checkpoint.name}" + (f" on {source['data']}" if source["data"] else ""),
         subject=str(source["path"]),
         split=f"{source['split']} split, {rows}" if source["split"] else rows,
         made=now(),
         verdict=verdict,
-        accuracy=audit_accuracy(result),
-        positive_share=positive_share(result["overall"]),
+        accuracy=_accuracy(result),
+        positive_share=_positive_share(result["overall"]),
         other=other,
-        other_positive_share=positive_share(result.get("against")),
-        accuracy_against=accuracy_against(result),
+        other_positive_share=_positive_share(result.get("against")),
+        accuracy_against=_accuracy_against(result),
         gaps=gaps,
-        groups=audit_groups(result),
+        groups=_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
-        limits=[
-            *several_gaps(gaps),
-            *left_out(result),
-            *([LINEAR_ONLY] if source.get("kind") == "checkpoint" else []),
-        ],
+        limits=[*several_gaps(gaps), *_left_out(result), *([LINEAR_ONLY] if is_checkpoint else [])],
         absent={
             "comparison": Absent(
                 "No other model was given; the option --against of audit compares with one."
@@ -174,12 +171,10 @@ def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
         result: The audit.
         other: Name of the compared model, or an empty text.
     """
-    gaps, accuracy, against = audit_gaps(result), audit_accuracy(result), accuracy_against(result)
-    if has_same_decision(result["overall"]):
-        return no_information_verdict(SAME_DECISION, accuracy, against)
-    if title := _nearly_same(result["overall"]):
-        return no_information_verdict(title, accuracy, against)
-    if other and (has_same_decision(result["against"]) or _nearly_same(result["against"])):
+    gaps, accuracy, against = _audit_gaps(result), _accuracy(result), _accuracy_against(result)
+    if why := uninformative(result["overall"]):
+        return no_information_verdict(why, accuracy, against)
+    if other and uninformative(result["against"]):
         verdict = empty_comparison_verdict(gaps, other, accuracy, against)
     elif other:
         verdict = comparison_verdict(gaps, other, accuracy, against)
@@ -188,46 +183,22 @@ def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
     return _with_groups(verdict, result)
 
 
-def nearly_same_decision(positive_share: float, balanced_accuracy: float) -> str:
-    """Return the headline of a model whose decisions are almost all the same; empty for other models."""
-    if nearly_constant(positive_share, balanced_accuracy) is None:
-        return ""
-    common, sign = max((positive_share, "positive"), (1 - positive_share, "negative"))
-    return (
-        f"almost every decision is the same: {percent(common)} are {sign}, balanced accuracy is "
-        f"{balanced_accuracy:.3f}, and the gaps carry no information"
-    )
-
-
-def _nearly_same(overall: Mapping[str, Any] | None) -> str:
-    names = ("selection_rate", "true_positive_rate", "false_positive_rate")
-    share, hits, false_alarms = ((overall or {}).get(name) for name in names)
-    if share is None or hits is None or false_alarms is None:
-        return ""
-    return nearly_same_decision(share, (hits + 1 - false_alarms) / 2)
-
-
-def audit_accuracy(result: Mapping[str, Any]) -> Estimate | None:
-    """Return the accuracy on all rows; ``None`` without true labels."""
+def _accuracy(result: Mapping[str, Any]) -> Estimate | None:
     return _estimate(result["overall"], "accuracy") if has_labels(result) else None
 
 
-def positive_share(overall: Mapping[str, Any] | None) -> Estimate | None:
-    """Return the share of positive decisions on all rows."""
+def _positive_share(overall: Mapping[str, Any] | None) -> Estimate | None:
     return None if not overall or "selection_rate" not in overall else _estimate(overall, "selection_rate")
 
 
-def accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
-    """Return the accuracy compared with the other model's, if there is one."""
-    accuracy = audit_accuracy(result)
-    if not result.get("against") or accuracy is None:
+def _accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
+    if not result.get("against") or not has_labels(result):
         return None
     other = _estimate(result["against"], "accuracy")
     return AccuracyAgainst(other, _estimate(result["accuracy_difference"], "value", "low", "high"))
 
 
-def left_out(result: Mapping[str, Any]) -> list[str]:
-    """Return how many rows belong to groups that are not compared."""
+def _left_out(result: Mapping[str, Any]) -> list[str]:
     return [
         f"{others:,} rows of other groups of {grouping['name']} are not compared."
         for grouping in result["groupings"]
@@ -235,7 +206,7 @@ def left_out(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
+def _audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
     """Return all gaps, those of decisions first; without true labels only those that need no labels."""
     order = [gap.label for gap in GAPS.values() if has_labels(result) or not gap.needs_labels]
     found = [
@@ -248,8 +219,7 @@ def audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
     return sorted(found, key=lambda gap: gap.mode)
 
 
-def audit_groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
-    """Return the rates of all groups; without true labels selection rates only."""
+def _groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
     rates = _RATES if has_labels(result) else {"selection_rate": _RATES["selection_rate"]}
     return [
         MeasuredGroup(
@@ -363,20 +333,18 @@ def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> Ce
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         gaps = [_certified_gap(mode, found) for mode in ("hard", "prob")]
-        statements = [str(line) for line in found["statements"]]
-        certified = str(found["weights"])
         low, high = found["share"]
-        correlations = {str(name): (float(a), float(b)) for name, (a, b) in found["correlations"].items()}
         facts = CertificateFacts(
             _claim(gaps[0], found),
             str(found["group"]),
             str(found["source"]),
             gaps,
-            correlations,
+            {str(name): (float(a), float(b)) for name, (a, b) in found["correlations"].items()},
             (float(low), float(high)),
-            statements,
-            _adds_nothing(gaps[0]),
+            [str(line) for line in found["statements"]],
+            bool(found["rows"]["hard"]["adds_nothing"]),
         )
+        certified = str(found["weights"])
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -414,13 +382,9 @@ def _certified_gap(mode: str, found: Mapping[str, Any]) -> CertifiedGap:
     )
 
 
-def _adds_nothing(gap: CertifiedGap) -> bool:
-    return adds_nothing(gap.low, gap.high, gap.by_method[_METHODS["share"]])
-
-
 def _claim(gap: CertifiedGap, found: Mapping[str, Any]) -> str:
     trivial = gap.by_method[_METHODS["share"]]
-    if not _adds_nothing(gap):
+    if not found["rows"]["hard"]["adds_nothing"]:
         given = found["known_at_level"] is None
         sure = "if the given numbers hold" if given else f"with {found['level']:.0%} confidence"
         return f"Without S, dDP of decisions is certified to be at most {points(gap.bound)}, {sure}"
@@ -442,10 +406,11 @@ def data_facts(data: TabularDataModule) -> DataFacts:
         name=data.display_name,
         rows=data.split_sizes,
         columns=by_column(data.feature_names, list(data.encoder.owners)),
-        related=list(data.related),
+        related=list(data.related) if data.membership_source is None else [],
         sensitive=data.sensitive,
         groups=data.group_names,
         use_of_sensitive=use_of_sensitive({name: getattr(data, name) for name in options}),
+        membership=data.membership_source,
     )
 
 
@@ -625,33 +590,20 @@ def _is(row: pd.Series | None, index: Any) -> bool:
 # --- sweeps
 
 
-def sweep_facts(
-    trials: pd.DataFrame,
-    chosen: pd.Series,
-    measure: str,
-    *,
-    data: DataFacts,
-    folder: str,
-    max_accuracy_loss: float,
-    rejected: Sequence[str],
-    configuration: Mapping[str, str],
-) -> Facts:
+def sweep_facts(result: SweepResult, *, data: DataFacts, folder: Path, max_accuracy_loss: float) -> Facts:
     """Return the facts of a sweep.
 
     Args:
-        trials: One row per trial and vanilla model: ``trial``, parameters, ``val_acc``, the measure.
-        chosen: The chosen row.
-        measure: The minimised measure.
+        result: Its result.
         data: The data.
         folder: The sweep's folder, which has ``chosen.yaml``.
         max_accuracy_loss: The accuracy budget of the choice.
-        rejected: The trials that were rejected as collapsed, with the reason.
-        configuration: The sweep's options.
     """
+    trials, chosen, measure = result.trials, result.chosen, result.objective.name
+    configuration = {key: str(value) for key, value in result.identity.items()}
     best = trials.loc[trials["trial"].isna(), "val_acc"].max()
     accuracy = Estimate(float(chosen["val_acc"]))
-    name = _LABELS.get(measure.removeprefix("val_"), measure)
-    uses_s = name != measure
+    name, uses_s = _LABELS.get(measure.removeprefix("val_"), measure), result.objective.uses_sensitive
     rule = (
         f"Chosen: the smallest {name} that keeps mean validation accuracy within {max_accuracy_loss:g} of "
         f"the best vanilla model, with a {COLLAPSE_RULE}. "
@@ -666,7 +618,7 @@ def sweep_facts(
     title = warning or f"{_trial_label(chosen)} is chosen; its fairness on test rows is not measured yet"
     fit = Absent(
         "A sweep uses validation rows only. Train and test the chosen setting, then report that run.",
-        shell_command("fit", "--config", f"{folder}/chosen.yaml"),
+        shell_command("fit", "--config", folder / "chosen.yaml"),
     )
     points_of = [
         Point(
@@ -694,7 +646,7 @@ def sweep_facts(
         configuration=configuration,
         versions=_installed(configuration["versions"]),
         absent=dict.fromkeys(("gaps", "groups", "comparison", "training", "certificate"), fit),
-        limits=[*rejection_lines(rejected), LINEAR_ONLY],
+        limits=[*rejection_lines(result.rejected), LINEAR_ONLY],
     )
 
 

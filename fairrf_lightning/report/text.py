@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from fairrf_lightning.audit.result import NOT_ESTIMABLE
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.report.facts import (
     AccuracyAgainst,
@@ -22,11 +23,11 @@ from fairrf_lightning.report.facts import (
 
 DASH = "\N{EN DASH}"
 MODES = {"hard": "decisions", "prob": "probabilities"}
-NOT_ESTIMABLE = "not estimable"
 NO_GROUPS = "The data do not say which group a row belongs to, so no gap can be measured."
 # A limitation of every model of this package.
 LINEAR_ONLY = (
-    "FairRF removes linear dependence on the related features that were named. It cannot act on others."
+    "FairRF removes linear dependence on the related features that were named, or on estimated membership. "
+    "It cannot act on others."
 )
 _GAPS_BY_LABEL = {gap.label: gap for gap in GAPS.values()}
 _RATES = {(0, 1): "selection rates", (1,): "true positive rates", (0,): "false positive rates"}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fairrf_lightning.audit import predictions as predictions_module
 from fairrf_lightning.audit import read_predictions
+from fairrf_lightning.audit.predictions import read_batches
 from fairrf_lightning.errors import InputError
 from tests.audit.rows import write_predictions
 
@@ -49,3 +54,14 @@ def test_unreadable_files_are_told() -> None:
         InputError, match=r"no column 'prob' or 'probability': name .* by --prob, or .* by --decision"
     ):
         read_predictions(Path("p.csv"), ["race"])
+
+
+def test_a_parquet_file_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, rows = tmp_path / "scores.parquet", 50_000
+    values = np.random.default_rng(0).random(20 * rows)
+    pq.write_table(pa.table({"prob": values}), path, row_group_size=rows)
+    monkeypatch.setattr(predictions_module, "_BATCH_ROWS", rows)
+    start = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - start for _ in read_batches(path)]
+    assert len(held) == 20
+    assert max(held) < path.stat().st_size / 4

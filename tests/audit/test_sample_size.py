@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from fairrf_lightning.audit.sample_size import mean_width, rows_needed, worst_case
+from fairrf_lightning.audit.sample_size import mean_width, plan_survey, rows_needed, worst_case
 from fairrf_lightning.cli import main
 from fairrf_lightning.metrics.intervals import RateSample, gap_interval
 from tests.audit.rows import write_predictions
+from tests.conftest import Refused
 
 
 @pytest.mark.usefixtures("cli")
@@ -103,13 +104,34 @@ def test_labels_command(capsys: pytest.CaptureFixture[str]) -> None:
         ("--width 0.000001 --rates 0.3,0.2", "more than"),
     ],
 )
-def test_bad_options_of_labels_are_told(
-    options: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_options_of_labels_are_told(options: str, message: str, refused: Refused) -> None:
     Path("few.json").write_text(
         '{"min_rows": 10, "groupings": [{"name": "race", "groups": []}]}', encoding="utf-8"
     )
-    with pytest.raises(SystemExit) as error:
-        main(["labels", *options.split()])
-    assert error.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(["labels", *options.split()])
+
+
+@pytest.mark.parametrize("randomized", [0.0, 0.25])
+def test_planned_survey_gives_the_width(randomized: float) -> None:
+    """Simulate the prediction-powered estimate with the planned number of people."""
+    rng = np.random.default_rng(0)
+    share, width = 0.4, 0.2
+    size = 200_000
+    x = rng.random(size)
+    member = np.clip(share + 0.6 * (x - 0.5), 0, 1)  # P(S = 1 | x)
+    decided = x < 0.3
+    explained = float(member.var() / (share * (1 - share)))
+    plan = plan_survey(
+        width, shares=(share, 1 - share), selected=0.3, explained=explained, randomized=randomized
+    )
+    known = np.cov(decided, member)[0, 1]
+    found = []
+    for _ in range(400):
+        drawn = rng.integers(0, size, plan.people)
+        answers = (rng.random(plan.people) < member[drawn]).astype(float)
+        coin = rng.random(plan.people) < randomized
+        answers = np.where(coin, rng.integers(0, 2, plan.people), answers)
+        corrected = (answers - randomized / 2) / (1 - randomized)
+        residual = (corrected - member[drawn]) * (decided[drawn] - decided.mean())
+        found.append((known + residual.mean()) / (share * (1 - share)))
+    assert 2 * 1.96 * np.std(found) == pytest.approx(width, rel=0.12)

@@ -51,6 +51,13 @@ def test_a_second_trainer_pretrains_again() -> None:
     assert first == toy.phases == [False] * (2 * BATCHES) + [True] * (2 * BATCHES)
 
 
+def test_pretraining_without_updates_of_lambda_starts_fresh() -> None:
+    toy = Toy()
+    for _ in range(2):
+        trainer(PretrainCallback(epochs=1), max_epochs=2).fit(toy, rows())
+        assert toy.fairness.penalised_steps == BATCHES
+
+
 @pytest.mark.parametrize("limit", [{"epochs": 2}, {"steps": 5}])
 def test_the_penalty_is_on_after_a_fit_that_ended_within_pretraining(limit: dict[str, Any]) -> None:
     toy = Toy()
@@ -190,6 +197,21 @@ def test_a_fit_that_never_updates_lambda_warns() -> None:
         UserWarning, match="never updated: the penalty was on for 3 optimiser steps, and every_n"
     ):
         trainer(LambdaUpdateCallback(every_n_steps=4), max_epochs=1).fit(Toy(), rows())
+
+
+def test_a_reused_callback_trains_another_module_as_a_new_one_would() -> None:
+    penalty = make_penalty()
+    used, first = own_callbacks(penalty=penalty, module="net"), Foreign()
+    fit(first, *used)
+    kept = {name: value.clone() for name, value in first.state_dict().items()}
+    second = Foreign(outputs=1)
+    fit(second, *used, max_steps=50)
+    fresh, alone = make_penalty(), Foreign(outputs=1)
+    fit(alone, *own_callbacks(penalty=fresh, module="net"), max_steps=50)
+    assert learned(penalty) == learned(fresh)
+    for name, value in alone.state_dict().items():
+        assert second.state_dict()[name].equal(value), name
+        assert first.state_dict()[name].equal(kept[name]), name
 
 
 def test_a_vanilla_fit_does_not_warn_of_lambda_or_pretraining(recwarn: pytest.WarningsRecorder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,21 +16,12 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import COMPASDataModule, SyntheticDataModule
 from fairrf_lightning.datamodules.leakage import protected_names
 from fairrf_lightning.experiments.space import read_space
+from tests.conftest import Refused
 
 Cli: TypeAlias = Callable[[str], None]
 SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 2"
 RUN = Path("lightning_logs/version_0")
 PRESETS = Path(__file__).parents[2] / "callbacks"
-
-
-def refused(cli: Cli, command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as caught:
-        cli(command)
-    assert caught.value.code == 2
-    error = capsys.readouterr().err
-    message = error[error.index("error: ") :]
-    assert len(message.strip().splitlines()) <= 3
-    return message
 
 
 def checkpoint() -> Path:
@@ -50,10 +40,8 @@ def checkpoint() -> Path:
         ("--data.ksmote.nonsense={}", "nonsense"),
     ],
 )
-def test_an_unknown_option_with_an_empty_value_is_refused(
-    cli: Cli, capsys: pytest.CaptureFixture[str], options: str, name: str
-) -> None:
-    message = refused(cli, f"fit {SMALL} {options}", capsys)
+def test_an_unknown_option_with_an_empty_value_is_refused(refused: Refused, options: str, name: str) -> None:
+    message = refused(f"fit {SMALL} {options}")
     assert f"Option '{name}' is not accepted" in message
 
 
@@ -66,24 +54,16 @@ def test_an_unknown_option_with_an_empty_value_is_refused(
         ("model: {class_path: fairrf, init_args: {nonsense: {}}}", "nonsense"),
     ],
 )
-def test_an_unknown_empty_option_of_a_file_is_refused(
-    cli: Cli, capsys: pytest.CaptureFixture[str], config: str, name: str
-) -> None:
+def test_an_unknown_empty_option_of_a_file_is_refused(refused: Refused, config: str, name: str) -> None:
     Path("my.yaml").write_text(f"data: synthetic\n{config}\n")
-    assert f"Option '{name}' is not accepted" in refused(cli, "fit --config my.yaml", capsys)
+    assert f"Option '{name}' is not accepted" in refused("fit --config my.yaml")
 
 
 @pytest.mark.parametrize("command", ["fit", "grid"])
-def test_a_method_that_the_data_do_not_have_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
+def test_a_method_that_the_data_do_not_have_is_refused(command: str, refused: Refused) -> None:
     Path("people.csv").write_text("age,hired\n1,0\n")
     given = f"{command} --method ksmote --data table --data.path people.csv --data.target hired"
-    with pytest.raises(SystemExit):
-        main(given.split())
-    message = capsys.readouterr().err
+    message = refused(given.split())
     assert "Option 'ksmote' is not accepted: --method constrain_s, remove_r and ksmote" in message
 
 
@@ -99,9 +79,7 @@ def test_empty_values_of_known_options_stay_welcome(cli: Cli) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Encountered `nan` values")
-def test_predictions_that_are_not_finite_are_not_written(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_that_are_not_finite_are_not_written(cli: Cli, refused: Refused) -> None:
     cli(f"fit {SMALL}")
     broken = torch.load(checkpoint(), weights_only=True)
     name = next(name for name in broken["state_dict"] if name.endswith("weight"))
@@ -109,12 +87,12 @@ def test_predictions_that_are_not_finite_are_not_written(
     torch.save(broken, "broken.ckpt")
     data = "--data synthetic --data.n_rows 600 --ckpt_path broken.ckpt"
     Path("predictions.csv").write_text("kept\n")
-    message = refused(cli, f"predict {data}", capsys)
+    message = refused(f"predict {data}")
     assert "probability of 180 of 180 rows (nothing is written): the predictions are not finite" in message
     assert Path("predictions.csv").read_text() == "kept\n"
     assert [path.name for path in Path().glob("*predictions*")] == ["predictions.csv"]
     for command in ("test", "validate"):
-        assert "predictions are not finite" in refused(cli, f"{command} {data}", capsys)
+        assert "predictions are not finite" in refused(f"{command} {data}")
 
 
 @pytest.mark.parametrize("logger", ["", "--trainer.logger csv"])
@@ -156,9 +134,9 @@ def test_an_optimizer_and_a_scheduler_can_be_named(cli: Cli) -> None:
     ],
 )
 def test_what_cannot_work_is_refused_with_what_to_change(
-    cli: Cli, capsys: pytest.CaptureFixture[str], options: str, expected: str
+    refused: Refused, options: str, expected: str
 ) -> None:
-    assert expected in refused(cli, f"fit {SMALL} {options}", capsys)
+    assert expected in refused(f"fit {SMALL} {options}")
 
 
 MODULE = """
@@ -179,7 +157,11 @@ class Mine(LightningModule):
 
 @pytest.mark.filterwarnings("ignore:.*validation_step", "ignore:.*val_dataloader")
 def test_an_attached_penalty_takes_the_place_of_the_built_in_update(
-    cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: Cli,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    refused: Refused,
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     Path("foreign_module.py").write_text(MODULE)
@@ -191,7 +173,7 @@ def test_an_attached_penalty_takes_the_place_of_the_built_in_update(
     cli(command)
     # With the built-in update lambda would have been updated every step or so.
     assert "lambda was never updated" in capsys.readouterr().out
-    message = refused(cli, f"{command} --lambda_update.every_n_steps 1", capsys)
+    message = refused(f"{command} --lambda_update.every_n_steps 1")
     assert "--lambda_update.* has no effect" in message
     cli("fit --config lightning_logs/version_0/config.yaml")  # the record of the run trains it again
     assert "lambda was never updated" in capsys.readouterr().out

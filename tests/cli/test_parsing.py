@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fairrf_lightning.cli.parsing import DataOptions, call
+from fairrf_lightning.cli.parsing import DataOptions, call, takes_options_of
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 
@@ -49,8 +49,8 @@ def train(data: DataOptions, seeds: int = 5) -> tuple[DataOptions, int]:
     return data, seeds
 
 
-def parse(text: str, **kwargs: Any) -> dict[str, Any]:
-    result: dict[str, Any] = call(audit, text.split(), "audit", **kwargs)
+def parse(text: str) -> dict[str, Any]:
+    result: dict[str, Any] = call(audit, text.split(), "audit")
     return result
 
 
@@ -82,7 +82,7 @@ def test_list_items_keep_their_type() -> None:
 def test_flags_dashes_and_earlier_names_are_understood() -> None:
     assert parse("a --plot --min-rows 4")["min_rows"] == 4
     assert parse("--source a")["source"] == Path("a")
-    assert parse("--ckpt_path a", aliases={"ckpt_path": "source"})["source"] == Path("a")
+    assert parse("--ckpt_path a")["source"] == parse("--predictions a")["source"] == Path("a")
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,34 @@ def test_data_are_named_as_in_fit() -> None:
         call(train, ["--data", "adlt"], "grid")
     with pytest.raises(InputError, match="did you mean 'n_rows'"):
         call(train, ["--data", "synthetic", "--data.n_row", "60"], "grid")
+
+
+def test_a_command_takes_the_options_of_an_analysis(capsys: pytest.CaptureFixture[str]) -> None:
+    @takes_options_of(audit, "source", "groups")
+    def command(data: DataOptions, *, out: Path | None = None, **options: Any) -> dict[str, Any]:
+        """Audit some data.
+
+        Args:
+            data: Data set.
+            out: Folder.
+            options: Passed on.
+        """
+        return options | {"out": out, "data": data.class_path.rpartition(".")[2]}
+
+    found = call(command, ["--data", "synthetic", "--min_rows", "3", "--out", "x"], "mine")
+    assert found == {
+        "levels": [0.95],
+        "kind": "gap",
+        "min_rows": 3,
+        "plot": True,
+        "out": Path("x"),
+        "data": "SyntheticDataModule",
+    }
+    with pytest.raises(InputError, match="mine --groups: no such option"):
+        call(command, ["--data", "synthetic", "--groups", "a"], "mine")
+    with pytest.raises(SystemExit):
+        call(command, ["--help"], "mine")
+    shown = capsys.readouterr().out
+    places = [shown.index(name) for name in ("--data NAME", "--min_rows N", "Smaller groups", "--out PATH")]
+    assert places == sorted(places)
+    assert "Passed on" not in shown

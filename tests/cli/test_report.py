@@ -15,6 +15,7 @@ from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.report.facts import Estimate
 from fairrf_lightning.report.text import interval, points
+from tests.conftest import Refused
 from tests.report.set_bias import with_bias
 
 Cli = Callable[[str], None]
@@ -106,9 +107,7 @@ def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
     assert "mine.csv" in page
 
 
-def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(cli: Cli, refused: Refused) -> None:
     # Columns that say much about S, so that the certificate says more than the share of S alone.
     known = {"height": (0.75, 0.2), "income": (0.3, 0.5)}
     table = json.dumps(known, separators=(",", ":"))
@@ -130,9 +129,9 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(
     again = torch.load(best, weights_only=True)
     again["state_dict"]["backbone.0.bias"] += 0.1
     torch.save(again, best)  # another model under the same name
-    with pytest.raises(SystemExit):
-        main(["report", str(RUN), "--certificate", "mine.json"])
-    assert "mine.json: this certificate is about another model" in capsys.readouterr().err
+    assert "mine.json: this certificate is about another model" in refused(
+        ["report", str(RUN), "--certificate", "mine.json"]
+    )
 
 
 def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
@@ -176,19 +175,13 @@ def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
         (["several", "--against", "run"], "--against needs the folder of a run"),
     ],
 )
-def test_wrong_folders_are_explained(
-    cli: Cli, arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del cli  # for its folder
+def test_wrong_folders_are_explained(arguments: list[str], expected: str, refused: Refused) -> None:
     for name, text in {"run": "a: 1", "broken": "a: [", "list": "[1]"}.items():
         Path(name).mkdir()
         (Path(name) / "config.yaml").write_text(text)
     Path("several").mkdir()
     pd.DataFrame({"key": [1, 2], "data": ["adult", "compas"], "remove": ""}).to_csv("several/results.csv")
-    with pytest.raises(SystemExit) as exit_info:
-        main(["report", *arguments])
-    assert exit_info.value.code == 2
-    assert expected in capsys.readouterr().err
+    assert expected in refused(["report", *arguments])
 
 
 def test_a_sweep_ends_with_a_report_of_the_validation_rows(cli: Cli) -> None:
@@ -206,7 +199,7 @@ def test_a_sweep_ends_with_a_report_of_the_validation_rows(cli: Cli) -> None:
     assert "S of the validation rows was used" in Path("gap/model_card.md").read_text(encoding="utf-8")
 
 
-def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_compared_with_another_one(cli: Cli, refused: Refused) -> None:
     cli(f"{FIT} --model.eta 2")
     cli(f"{FIT} --model.eta 0")
     cli(f"{FIT} --seed_everything 5")
@@ -244,9 +237,9 @@ def test_a_run_is_compared_with_another_one(cli: Cli, capsys: pytest.CaptureFixt
     of_audit.unlink()
     main(["report", "audit"])
     assert of_audit.is_file()
-    with pytest.raises(SystemExit):
-        main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")])
-    assert "the test rows of the two checkpoints differ" in capsys.readouterr().err
+    assert "the test rows of the two checkpoints differ" in refused(
+        ["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_2")]
+    )
 
 
 def written(folder: Path) -> Iterator[str]:
@@ -300,7 +293,7 @@ def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFix
     cli(f"{SMALL} --trainer.max_epochs=1")
     main(["report", str(RUN)])
     for text in written(RUN):
-        assert "vanilla (eta 0.7 never acted)" in text
+        assert "vanilla (eta 0.7, the penalty was never on)" in text
         assert "FairRF, eta 0.7" not in text
         assert "the penalty was never on (eta 0.7)" in text.replace("\\", "")
     (best,) = (RUN / "checkpoints").glob("best.ckpt")
@@ -313,7 +306,7 @@ def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFix
     main(["report", str(RUN.with_name("version_1")), "--against", str(RUN)])
     for text in written(RUN.with_name("version_1")):
         assert "FairRF, eta 0.7" in text
-        assert "vanilla (eta 0.7 never acted)" in text
+        assert "vanilla (eta 0.7, the penalty was never on)" in text
 
 
 def test_notices_of_the_run_come_before_the_verdict(cli: Cli) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from fairrf_lightning.cli.tables import print_table
+from fairrf_lightning.cli.tables import print_lines, print_table
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +38,9 @@ def test_long_names_are_folded_and_numbers_are_not(capsys: pytest.CaptureFixture
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert "…" not in shown
     assert shown.count("0.1235") == 14
+
+
+def test_lines_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "runs/a:100:b [bold] " + "x" * 100
+    print_lines(line)
+    assert capsys.readouterr().out == f"{line}\n"

@@ -73,6 +73,7 @@ def test_command_is_understood(
     "ignore:.*validation_step.*", "ignore:.*logging interval.*", "ignore:.*tensorboardX.*"
 )
 def test_python_blocks_run(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, page, "exec"), {})  # noqa: S102 - this is the point
 

@@ -27,8 +27,10 @@ SMALL = {
     "reproduce": "--only compas --seeds 2 --epochs 1 --workers 1 --out reproduced",
     "benchmarks/adult_headline.py": "--seeds 2 --etas 0 --workers 1",
     "benchmarks/certificate_bound.py": "--epochs 1 --draws 1",
-    "benchmarks/dropin_cost.py": "--repeats 1 --batches 2",
+    "benchmarks/do_no_harm.py": "--tables 1",
+    "benchmarks/dropin_cost.py": "--repeats 1 --batches 2 --columns 3",
     "benchmarks/mutation.py": "--mutants 0",
+    "benchmarks/prior_knowledge.py": "--data law_bar --seeds 1 --steps names --out evidence",
 }
 TABLE = {"--data.target": "hired", "--data.positive": "yes", "--data.related": "[age,zip]"}
 TABLE |= {"--data.sensitive": "sex"}
@@ -88,7 +90,7 @@ class Workspace:
                 _copy(self.made("audit", f"audit --data compas --ckpt_path {checkpoint}"), target.parent)
             elif word.endswith(".csv") and "to_parquet" in words:
                 _write_table(target, TABLE)
-            elif word.endswith((".csv", ".parquet")) and "audit" in words:
+            elif word.endswith((".csv", ".parquet")) and "--groups" in options:
                 _write_predictions(target, options)
             elif word.endswith("chosen.yaml"):
                 _copy(self.made("sweep_compas", "sweep --data compas") / "chosen.yaml", target)

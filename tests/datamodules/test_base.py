@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules import SyntheticDataModule, TabularDataModule
 from fairrf_lightning.errors import InputError
+from tests.trainers import quiet_trainer
 
 
 class PeopleDataModule(TabularDataModule):
@@ -66,16 +67,7 @@ class Noting(LightningModule):
 
 
 def trainer(folder: Path, **options: Any) -> Trainer:
-    return Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        **options,
-    )
+    return quiet_trainer(default_root_dir=folder, num_sanity_val_steps=0, **options)
 
 
 def train_rows(data: TabularDataModule) -> list[int]:
@@ -168,9 +160,9 @@ def test_text_does_not_read_the_data() -> None:
         ({"related": ["hired"]}, "no column 'hired'"),
         ({"related": ["age", "age"]}, "twice"),
         ({"related": ["sex"]}, "include_sensitive"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"eval_batch_size": -1}, "eval_batch_size must be at least 1"),
-        ({"seed": -1}, "seed must be at least 0"),
+        ({"batch_size": 0}, "batch_size = 0: expected 1 or more"),
+        ({"eval_batch_size": -1}, "eval_batch_size = -1: expected 1 or more"),
+        ({"seed": -1}, "seed = -1: expected 0 or more"),
         ({"split": (0.5, 0.5, 0.5)}, "add up to 1"),
         ({"split": (1.2, -0.4, 0.2)}, "positive"),
         ({"split": (0.5, 0.5)}, "three"),

@@ -455,11 +455,14 @@ def test_wrong_address_of_a_table(options: dict[str, Any], message: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "positive", "groups"),
-    [("dutch", 60_420, 28_763, ["female", "male"]), ("law_bar", 20_798, 18_505, ["Non-White", "White"])],
+    ("name", "rows", "positive", "rates"),
+    [
+        ("dutch", 60_420, 28_763, {"female": 0.327, "male": 0.626}),
+        ("law_bar", 20_798, 18_505, {"Non-White": 0.723, "White": 0.921}),
+    ],
 )
 def test_data_sets_that_are_a_yaml_file(
-    name: str, rows: int, positive: int, groups: list[str], monkeypatch: pytest.MonkeyPatch
+    name: str, rows: int, positive: int, rates: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if DATA is not None:
         monkeypatch.setenv("FAIRRF_DATA", DATA)
@@ -470,7 +473,10 @@ def test_data_sets_that_are_a_yaml_file(
         pytest.skip(f"no source has the data: {error}")
     assert sum(data.split_sizes.values()) == rows
     assert sum(int(data._parts[part]["target"].sum()) for part in data._parts) == positive
-    assert data.group_names == groups
+    assert data.group_names == list(rates)
+    table = data.read()
+    found = table.groupby(data.sensitive, observed=True)[data.target].mean()
+    assert {name: round(float(rate), 3) for name, rate in found.items()} == rates
 
 
 def test_the_documented_data_set_is_the_preset() -> None:

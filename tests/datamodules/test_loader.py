@@ -9,13 +9,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from tests.ranks import run_on_ranks
+from tests.trainers import quiet_trainer
 
 rows = st.integers(1, 60)
 sizes = st.integers(1, 9)
@@ -108,7 +109,7 @@ def test_all_tensors_of_a_batch_hold_the_same_rows() -> None:
     ("tensors", "options", "message"),
     [
         ({"a": torch.ones(2), "b": torch.ones(3)}, {}, "same number of rows"),
-        ({"a": torch.ones(2)}, {"batch_size": 0}, "at least 1"),
+        ({"a": torch.ones(2)}, {"batch_size": 0}, "batch_size = 0: expected 1"),
         ({"a": torch.ones(2)}, {"shuffle": True, "world_size": 3}, "too few"),
     ],
 )
@@ -149,15 +150,12 @@ def run(
         "target": torch.randn(22, generator=generator),
     }
     ckpt_path = options.pop("ckpt_path", None)
-    trainer = Trainer(
+    trainer = quiet_trainer(
         default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         callbacks=[ModelCheckpoint(folder, filename="{step}", save_top_k=-1, **checkpoints)],
         limit_val_batches=1 if validate else 0,
         **options,
+        enable_checkpointing=True,
     )
     train = TensorBatches(tensors, 4, shuffle=True, seed=3)
     trainer.fit(model, train, TensorBatches(tensors, 22), ckpt_path=ckpt_path)
@@ -220,17 +218,7 @@ class SeenRows(LightningModule):
 
 def see_rows(ranks: int, folder: Path) -> None:
     module = SeenRows()
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=ranks,
-        strategy="ddp",
-        max_epochs=2,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-    )
+    trainer = quiet_trainer(devices=ranks, strategy="ddp", max_epochs=2, num_sanity_val_steps=0)
 
     def loader(rows: int, **options: Any) -> TensorBatches:
         tensors = {"row": torch.arange(rows)}

@@ -21,6 +21,7 @@ from fairrf_lightning.datamodules.parquet import ParquetDirectory, parts_of_rows
 from fairrf_lightning.datamodules.streaming import prefetched
 from fairrf_lightning.errors import InputError
 from tests.ranks import run_on_ranks
+from tests.trainers import quiet_trainer
 
 ROWS = 1000
 
@@ -220,17 +221,7 @@ def test_dropped_rows_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def trainer(folder: Path, **options: Any) -> Trainer:
-    return Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        **options,
-    )
+    return quiet_trainer(default_root_dir=folder, num_sanity_val_steps=0, log_every_n_steps=1, **options)
 
 
 @pytest.fixture(scope="module")
@@ -424,15 +415,10 @@ def fit_on(ranks: int, path: str, folder: Path) -> None:
     """Train on ``ranks`` processes and write what each of them has seen."""
     torch.manual_seed(0)
     watch = Watch()
-    trainer = Trainer(
+    trainer = quiet_trainer(
         max_epochs=2,
         devices=ranks,
-        accelerator="cpu",
         strategy="ddp" if ranks > 1 else "auto",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
         callbacks=[watch],
         log_every_n_steps=1,
     )

@@ -94,8 +94,8 @@ def test_checkpoint_keeps_its_people() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_rows": 0}, "n_rows must be at least 1"),
-        ({"table_seed": -1}, "table_seed must be at least 0"),
+        ({"n_rows": 0}, "n_rows = 0: expected 1 or more"),
+        ({"table_seed": -1}, "table_seed = -1: expected 0 or more"),
         ({"base_rate": 1.0}, "base_rate must be a share"),
         ({"group_share": float("nan")}, "group_share must be a share"),
         ({"label_noise": 0.5}, "label_noise must be at least 0 and less than 0.5"),

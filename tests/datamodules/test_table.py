@@ -17,6 +17,7 @@ from torch import Tensor
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.errors import InputError
+from tests.trainers import quiet_trainer
 
 
 def people(rows: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -57,17 +58,7 @@ def all_rows(data: TableDataModule, key: str) -> Tensor:
 
 
 def trainer(folder: Path, **options: Any) -> Trainer:
-    return Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        **options,
-    )
+    return quiet_trainer(default_root_dir=folder, num_sanity_val_steps=0, log_every_n_steps=1, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -210,8 +201,8 @@ def test_positive_is_matched_as_text_or_number(tmp_path: Path, positive: Any, va
         ({"sensitive": "age"}, "'age' has 52 values; gaps compare up to 50 groups"),
         ({"delimiter": ";;"}, "delimiter must be one ASCII character"),
         ({"encoding": "utf-99"}, "'utf-99' is not known"),
-        ({"min_count": 0}, "min_count must be at least 1"),
-        ({"num_workers": -1}, "num_workers must be at least 0"),
+        ({"min_count": 0}, "min_count = 0: expected 1 or more"),
+        ({"num_workers": -1}, "num_workers = -1: expected 0 or more"),
     ],
 )
 def test_wrong_option_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

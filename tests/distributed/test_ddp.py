@@ -20,6 +20,7 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PenalisedCheckpoint
 from fairrf_lightning.datamodules import AdultDataModule, TableDataModule
 from fairrf_lightning.penalty import Given
 from tests.ranks import run_on_ranks
+from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about processes, workers and loggers
 
@@ -38,16 +39,11 @@ def train(devices: int, precision: Any, given: Given) -> Result:
     seed_everything(1, verbose=False)
     data = AdultDataModule(batch_size=GLOBAL_BATCH // devices)
     module = FairRFModule(backbone=partial(MLP, dropout=0.0), eta=0.6, given=given)
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         devices=devices,
         precision=precision,
         max_steps=50,
         callbacks=[PretrainCallback(steps=5), LambdaUpdateCallback(beta=0.05, every_n_steps=10)],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
     )
     trainer.fit(module, data)
     weights = {name: value.cpu() for name, value in module.backbone.state_dict().items()}
@@ -134,17 +130,12 @@ def untrained_metrics(devices: int, precision: Any, path: Path) -> dict[str, flo
     data = TableDataModule(
         str(path), target="hired", related=["age"], sensitive="sex", split=(0.6, 0.2, 0.2), seed=0
     )
-    trainer = Trainer(
-        accelerator="cpu",
+    trainer = quiet_trainer(
         strategy=forked() if devices > 1 else "auto",
         devices=devices,
         precision=precision,
         max_epochs=1,
         num_sanity_val_steps=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
     )
     untrained = trainer.validate(FairRFModule(eta=0.5), data, verbose=False)[0]
     assert data.split_sizes["val"] == 2

@@ -25,6 +25,7 @@ from tests.dropin.training_steps import (
     Forward,
     Manual,
     ManualLBFGS,
+    Regression,
     ReturnsDict,
     SavedLoss,
     SharedForward,
@@ -59,7 +60,9 @@ Precision = pytest.mark.parametrize("precision", ["32-true", "64-true"])
         pytest.param(Checkpointed, {}, id="gradient checkpointing"),
         pytest.param(ReturnsDict, {}, id="dict"),
         pytest.param(SomeBatchesAreSkipped, {}, id="None"),
-        pytest.param(Foreign, {"module": {"outputs": 2}}, id="two logits"),
+        pytest.param(Foreign, {"module": {"outputs": 2}, "penalty": {"output": "softmax"}}, id="two logits"),
+        pytest.param(Foreign, {"module": {"outputs": 3}, "penalty": {"output": "softmax"}}, id="classes"),
+        pytest.param(Regression, {"penalty": {"output": "regression"}}, id="regression"),
         pytest.param(Foreign, {"penalty": {"statistic": "correlation"}}, id="correlation"),
         pytest.param(
             Foreign, {"penalty": {"given": "positives"}, "attach": {"target": "target"}}, id="positives"
@@ -97,7 +100,7 @@ class Probabilities(Foreign):
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_probabilities(outputs: int) -> None:
-    assert_same(trained(Probabilities, module={"outputs": outputs}, penalty={"from_logits": False}))
+    assert_same(trained(Probabilities, module={"outputs": outputs}, penalty={"output": "probability"}))
 
 
 class Flat(Foreign):
@@ -113,7 +116,7 @@ def test_flat_logits() -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("accumulate", [1, 2])
 def test_half_precision(precision: str, accumulate: int) -> None:
     assert_same(trained(precision=precision, accumulate_grad_batches=accumulate, max_steps=60 // accumulate))
 
@@ -181,8 +184,12 @@ class Augmented(Foreign):
         return self.task(logits, twice) + self.fair_term(logits, twice)
 
 
+def both_views(batch: dict[str, Tensor]) -> Tensor:
+    return torch.cat([batch["inputs"], batch["inputs"].flip(0) + 0.1])
+
+
 def test_several_calls_count_as_one() -> None:
-    assert_same(trained(Augmented))
+    assert_same(trained(Augmented, attach={"inputs": both_views}))
 
 
 METADATA = torch.randn(330, 5, generator=torch.Generator().manual_seed(7))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
-from fairrf_lightning.callbacks.attachment import batch_part
+from fairrf_lightning.callbacks.batch_parts import batch_part
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from tests.dropin.training_steps import Forward, Manual, TwoOptimisers
@@ -99,9 +99,9 @@ ROW = TensorBatches({name: value[:1] for name, value in table().items()}, 1)
         (
             Foreign(),
             {"module": "nett"},
-            r"module = 'nett': Foreign has no such submodule; did you mean 'net'.*It has",
+            r"module = 'nett': Foreign has no such submodule or method; did you mean 'net'.*It has",
         ),
-        (Foreign(), {"module": "xyz"}, r"no such submodule; It has: 'net', 'net\.0'"),
+        (Foreign(), {"module": "xyz"}, r"no such submodule or method; It has: 'net', 'net\.0'(?!.* more)"),
         (Foreign(), {"module": ""}, "module = ''"),
         (TupleOutput(), {}, r"\(It was, and returned a tuple, which is no prediction.*'net\.inner'"),
         (Detached(), {}, "does not require grad.*no_grad.*module="),
@@ -110,22 +110,22 @@ ROW = TensorBatches({name: value[:1] for name, value in table().items()}, 1)
             {"penalty": {"age": [0], "zip": [6, 1]}},
             r"related = \{'zip': \[6, 1\]\}: .* columns 0 to 5",
         ),
-        (Foreign(), {"data": ROW}, "a batch of one row: .*batch_size.*drop_last=True"),
+        (Foreign(), {"data": ROW}, "batches of one row: .*batch_size"),
         (
             Foreign(),
             {"inputs": "metdata"},
-            "inputs = 'metdata': the batch is a dict without.*Choices: inputs, target",
+            "inputs = 'metdata': the batch has no 'metdata'; Choices: inputs, target",
         ),
         (Foreign(), {"inputs": lambda batch: batch["inputs"][:3]}, "has 3 rows and the prediction 16"),
         (Foreign(), {"inputs": lambda _: 3}, "expected a tensor there, found int"),
-        (Images(), {}, r"expected \(N,\), \(N, 1\) or \(N, 2\)"),
-        (Foreign(outputs=3), {}, r"shape \(16, 3\): expected \(N,\)"),
+        (Images(), {}, r"expected \(N,\), \(N, 1\) or \(N, P\)"),
+        (Foreign(outputs=3), {}, r"shape \(16, 3\) may be 3 classes.*output="),
         (
             Foreign(),
             {"inputs": lambda batch: batch["inputs"][:, None]},
-            r"shape \(16, 1, 6\).*inputs='metadata'",
+            r"shape \(16, 1, 6\).*The batch has: 'inputs' \(16, 6\), 'target' \(16,\)",
         ),
-        (ByKeyword(), {"module": "reader"}, "not called with a tensor of rows.*inputs='metadata'"),
+        (ByKeyword(), {"module": "reader"}, "not called with a tensor of rows.*add inputs='inputs'"),
         (TwoOptimisers(), {}, "TwoOptimisers has 2 optimisers: .* backward=0"),
         (Foreign(), {"backward": 1}, "backward = 1: with automatic optimisation there is one"),
         (Manual(), {"backward": 3}, "no backward pass: backward = 3, but a training step had 1"),
@@ -176,7 +176,12 @@ def test_parts_of_a_batch() -> None:
     assert batch_part(SimpleNamespace(meta=rows), "meta", "inputs") is rows
     assert batch_part({"meta": rows}, "meta", "inputs") is rows
     assert batch_part(rows, lambda batch: batch, "inputs") is rows
-    wrong: list[tuple[Any, Any]] = [((rows,), 1), (rows, "meta"), (rows, 0)]
+    assert batch_part([{"payload": SimpleNamespace(amount=rows)}], "0.payload.amount", "inputs") is rows
+    assert batch_part({"a.b": rows, 3: rows + 1}, "a.b", "inputs") is rows
+    assert batch_part({3: rows}, 3, "inputs") is rows
+    assert batch_part((rows,), "0.-1", "inputs").equal(rows[:, -1])
+    wrong: list[tuple[Any, Any]] = [((rows,), 1), (rows, "meta"), (rows, 3), (rows[:, 0], 0), ({}, "a")]
+    wrong += [((rows,), "0.a"), ({"a": {"bc": rows}}, "a.bd"), ("text", "0.0.0")]
     for batch, part in wrong:
         with pytest.raises(InputError, match=f"inputs = {part!r}"):
             batch_part(batch, part, "inputs")

@@ -58,7 +58,7 @@ def test_batch_is_released_and_a_prediction_outside_training_is_not_kept() -> No
     module = Foreign()
     fit(module, update, max_steps=2)
     attachment = update._attachment
-    assert attachment._batch is None
+    assert attachment.rows.batch is None
     attachment._tap.record((), {}, torch.ones(3, requires_grad=True) * 2)
     assert attachment._tap._calls == []
 
@@ -104,7 +104,7 @@ class Batches(Callback):
         self.held: list[object] = []
 
     def _note(self) -> None:
-        self.held += [*self.attachment._tap._calls, self.attachment._batch]
+        self.held += [*self.attachment._tap._calls, self.attachment.rows.batch]
 
     def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self._note()

@@ -31,7 +31,7 @@ def test_where_the_related_columns_are(given: str, expected: Any) -> None:
     callback = parser.instantiate_classes(config).callback
     assert callback.penalty.eta == 0.5
     assert callback.penalty.feature_names == ["age"]
-    assert callback._attachment.inputs == expected
+    assert callback._attachment.rows.inputs == expected
 
 
 _OWN = """

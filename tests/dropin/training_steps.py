@@ -11,6 +11,13 @@ from torch.utils.checkpoint import checkpoint
 from tests.dropin.twins import Foreign
 
 
+class Regression(Foreign):
+    """Predicts a number."""
+
+    def task(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return torch.nn.functional.mse_loss(logits.flatten(), batch["inputs"].sum(1).to(logits))
+
+
 class Forward(Foreign):
     """Predicts by ``self(...)``."""
 

@@ -77,7 +77,8 @@ def fit(module: LightningModule, *callbacks: Callback, **options: Any) -> Traine
         "enable_progress_bar": False,
         "logger": False,
     }
-    data = options.pop("data", None) or TensorBatches(table(), BATCH, shuffle=True, seed=1)
+    data = options.pop("data", None)
+    data = TensorBatches(table(), BATCH, shuffle=True, seed=1) if data is None else data
     ckpt_path, validation = options.pop("ckpt_path", None), options.pop("validation", None)
     trainer = Trainer(callbacks=list(callbacks), **settings | options)
     trainer.fit(module, data, validation, ckpt_path=ckpt_path)

@@ -149,7 +149,7 @@ def test_an_interrupted_batch_is_trained_when_the_sweep_goes_on(
     with pytest.raises(SystemExit) as exit_info:
         sweep("--trials", "6")
     assert exit_info.value.code == 130
-    assert "run the same command to resume" in capsys.readouterr().err
+    assert "Run the same command to resume" in capsys.readouterr().err
     states = [trial.state for trial in trials_of()]
     expected = {TrialState.COMPLETE: 3, TrialState.FAIL: 3, TrialState.WAITING: 3}
     assert {state: states.count(state) for state in expected} == expected
@@ -185,10 +185,10 @@ def test_a_sweep_in_which_all_diverge_says_so(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--trials", "0"], "--trials 0: expected 1 or more"),
-        (["--workers", "0"], "--workers 0: expected 1 or more"),
-        (["--seed", "-1"], "--seed -1"),
-        (["--max_accuracy_loss", "-1"], "--max_accuracy_loss -1"),
+        (["--trials", "0"], "trials = 0: expected 1 or more"),
+        (["--workers", "0"], "workers = 0: expected 1 or more"),
+        (["--seed", "-1"], "seed = -1: expected 0"),
+        (["--max_accuracy_loss", "-1"], "max_accuracy_loss = -1"),
         (["--objective", "val_dp_gap"], "say so by --objective with_s:val_dp_gap"),
         (["--objective", "covariance"], "did you mean 'val_covariance'"),
         (["--storage", "mine.db"], "expected the address of a database, such as sqlite:///mine.db"),

@@ -7,21 +7,14 @@ from lightning import LightningModule, Trainer, seed_everything
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback
 from fairrf_lightning.datamodules import SyntheticDataModule, TabularDataModule
+from tests.trainers import quiet_trainer
 
 
 @pytest.fixture
 def fit() -> Callable[..., Trainer]:
     def run(module: LightningModule, data: TabularDataModule, epochs: int) -> Trainer:
         seed_everything(0, verbose=False)
-        trainer = Trainer(
-            max_epochs=epochs,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            callbacks=[LambdaUpdateCallback()],
-        )
+        trainer = quiet_trainer(max_epochs=epochs, callbacks=[LambdaUpdateCallback()])
         trainer.fit(module, data)
         return trainer
 

@@ -19,6 +19,7 @@ from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.methods.arl import Adversary
 from tests.ranks import run_on_ranks
+from tests.trainers import quiet_trainer
 
 
 def some_rows(rows: int = 50) -> tuple[Tensor, Tensor, Tensor]:
@@ -192,17 +193,8 @@ def test_a_second_fit_starts_with_the_learner_alone(
 def learned_by_arl(devices: int) -> dict[str, Tensor]:
     seed_everything(1, verbose=False)
     module = ARLModule(backbone=partial(MLP, dropout=0.0), adversary_lr=0.1, pretrain_steps=10)
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=devices,
-        precision="64-true",
-        max_steps=50,
-        gradient_clip_val=1.0,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+    trainer = quiet_trainer(
+        devices=devices, precision="64-true", max_steps=50, gradient_clip_val=1.0, limit_val_batches=0
     )
     trainer.fit(module, SyntheticDataModule(batch_size=200 // devices))
     return {"coefficients": module.adversary.coefficients, **module.backbone.state_dict()}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import Tensor
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
+from tests.trainers import quiet_trainer
 
 
 def batch(rows: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -135,16 +135,7 @@ def test_sums_of_a_bf16_model_are_not_rounded() -> None:
 
 def test_a_model_can_be_validated_before_it_is_fitted(tmp_path: Path) -> None:
     module, data = FairRFModule(eta=0.3), SyntheticDataModule(n_rows=400, seed=0)
-    trainer = Trainer(
-        default_root_dir=tmp_path,
-        accelerator="cpu",
-        max_epochs=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        log_every_n_steps=1,
-    )
+    trainer = quiet_trainer(default_root_dir=tmp_path, max_epochs=1, log_every_n_steps=1)
     before = trainer.validate(module, data, verbose=False)[0]
     trainer.fit(module, data)
     assert trainer.callback_metrics["val_loss"] < before["val_loss"]

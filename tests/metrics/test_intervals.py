@@ -26,7 +26,7 @@ from fairrf_lightning.metrics import (
     wilson_interval,
 )
 from fairrf_lightning.metrics.counts import Mode, Reduction
-from fairrf_lightning.metrics.intervals import RateSample, gap_interval, student_quantile
+from fairrf_lightning.metrics.intervals import RateSample, _lower_share, gap_interval, student_quantile
 from tests.metrics.samples import DRAWS, coverage, sample
 
 
@@ -357,11 +357,18 @@ def test_rates_and_errors_are_those_of_statsmodels(
 
 @pytest.mark.parametrize("level", [0.5, 0.9, 0.95, 0.999])
 def test_student_quantile_agrees_with_scipy(level: float) -> None:
-    freedom = np.array([2, 2.5, 3, 4.2, 7, 11.3, 60, 1e4, 1e9])
+    freedom = np.array([2, 2.5, 3, 4, 4.2, 5, 7, 11.3, 60, 1e4, 1e9])
     found = student_quantile(level, torch.from_numpy(freedom)).numpy()
     expected = np.asarray(stats.t.ppf((1 + level) / 2, freedom))
     np.testing.assert_allclose(found, expected, rtol=2e-3)
-    np.testing.assert_allclose(found[2:], expected[2:], rtol=2e-5)
+    np.testing.assert_allclose(found[2:], expected[2:], rtol=1e-5)
+
+
+def test_the_lower_tail_has_the_share_of_absolute_values_that_are_too_small() -> None:
+    z, gaps = stats.norm.ppf(0.975), np.array([0.0, 1.9, 2.0, 2.3, 3.0, 8.0])
+    expected = np.where(gaps > z, stats.foldnorm.cdf(gaps - z, c=gaps), 0.0)
+    found = _lower_share(torch.from_numpy(gaps), z, 0.05).numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("rows", [(10, 10), (12, 80)])

@@ -153,6 +153,7 @@ MALFORMED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "data as text": replaced(DATA_STATE, "adult"),
     "data without encoder": lambda content: content[DATA_STATE].pop("encoder"),
     "data without split": lambda content: content[DATA_STATE].pop("split"),
+    "table options as list": lambda content: content[DATA_STATE].update(table_options=["a"]),
     "encoder as text": lambda content: content[DATA_STATE].update(encoder="none"),
     "empty encoder": lambda content: content[DATA_STATE].update(encoder={}),
     "split as text": lambda content: content[DATA_STATE].update(split="half"),
@@ -162,6 +163,12 @@ MALFORMED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "loops as text": replaced("loops", "none"),
     "empty loops": replaced("loops", {}),
     "loops without content": lambda content: content.update(loops={key: {} for key in content["loops"]}),
+    "number of steps as tuple": lambda content: content["loops"]["fit_loop"]["epoch_loop.state_dict"].update(
+        _batches_that_stepped=()
+    ),
+    "number of batches as text": lambda content: content["loops"]["fit_loop"]["epoch_loop.batch_progress"][
+        "total"
+    ].update(ready="none"),
     "optimiser as dict": replaced("optimizer_states", {"a": 1}),
     "empty optimiser": replaced("optimizer_states", [{}]),
     "schedulers as text": replaced("lr_schedulers", "none"),

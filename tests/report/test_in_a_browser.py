@@ -130,6 +130,7 @@ def test_the_page_prints_in_light_with_its_tables(browser: Browser, file: Path) 
         value = opened.page.locator("#forest + .wide text", has_text="2.0 points").first
         expect(value).to_have_css("fill", "rgb(27, 36, 48)")
         assert all(table.is_visible() for table in folded.all()), "folded tables are printed open"
+        assert not opened.page.locator("nav").is_visible(), "links are no use on paper, however wide"
         assert opened.page.pdf(format="A4").startswith(b"%PDF")
         assert opened.logged == []
 

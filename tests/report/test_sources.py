@@ -21,6 +21,7 @@ from fairrf_lightning.report.run import RunAudit, run_facts
 from fairrf_lightning.report.sections import gaps_section, sections
 from fairrf_lightning.report.sources import audit_facts
 from fairrf_lightning.report.text import LINEAR_ONLY
+from tests.conftest import Refused
 
 Cli = Callable[[str], None]
 RECORD = """{"data": "X", "rows": {"test": 3}, "columns": ["a", "b=1", "b=2"], "related": {"a": [0]},
@@ -160,15 +161,10 @@ def test_the_headline_of_a_nearly_constant_model_names_no_gap() -> None:
         ('{"schema": 1}', "groupings is missing"),
     ],
 )
-def test_other_files_are_refused(
-    cli: Cli, text: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del cli  # for its folder
+def test_other_files_are_refused(text: str, expected: str, refused: Refused) -> None:
     Path("audit").mkdir()
     Path("audit/audit.json").write_text(text)
-    with pytest.raises(SystemExit):
-        main(["report", "audit"])
-    assert expected in capsys.readouterr().err
+    assert expected in refused("report audit")
 
 
 @pytest.fixture

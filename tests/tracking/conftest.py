@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,18 @@ from tests.tracking.wandb_server import Server, serve
 def server() -> Iterator[Server]:
     with serve() as state:
         yield state
+
+
+@pytest.fixture
+def online(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A server that this process has a key for."""
+    set_environment(monkeypatch, server.environment())
+    return server
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ import wandb
 from fairrf_lightning.cli import main
 from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES
+from tests.conftest import Refused
+from tests.tracking.conftest import set_environment
 from tests.tracking.wandb_server import Server
 
 SECTIONS = ["Accuracy against gaps", "Lambda paths", "Penalties", "Groups", "Sweeps"]
@@ -58,70 +60,44 @@ def test_its_panels_show_what_runs_log(capsys: pytest.CaptureFixture[str]) -> No
         assert f'{name}"' in text
 
 
-def test_it_is_saved(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _log_in(server, monkeypatch)
+def test_it_is_saved(online: Server, capsys: pytest.CaptureFixture[str]) -> None:
     main(["dashboard", "--entity", "team", "--project", "adult", "--name", "Fair"])
-    assert capsys.readouterr().out.startswith(f"{server.url}/team/adult?nw=")
-    (view,) = server.views
+    assert capsys.readouterr().out.startswith(f"{online.url}/team/adult?nw=")
+    (view,) = online.views
     assert (view["entityName"], view["projectName"], view["displayName"]) == ("team", "adult", "Fair")
     assert view["type"] == "project-view"
     assert _sections(json.loads(view["spec"])) == _sections(_printed(capsys))
 
 
-def test_it_goes_to_the_users_own_account_by_default(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    _log_in(server, monkeypatch)
+def test_it_goes_to_the_users_own_account_by_default(online: Server) -> None:
     main(["dashboard"])
-    (view,) = server.views
+    (view,) = online.views
     assert (view["entityName"], view["projectName"]) == ("me", "lightning_logs")
 
 
 def test_what_prevents_it_is_said_in_a_line(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: Server, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
-    assert "no API key is configured" in _error(capsys)
-    _log_in(server, monkeypatch)
-    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    save = "dashboard --entity team --project adult"
+    assert "no API key is configured" in refused(save)
+    set_environment(monkeypatch, server.environment(key="x" * 40))
     wandb.teardown()
-    assert "does not take the API key" in _error(capsys)
-    _log_in(server, monkeypatch)
+    assert "does not take the API key" in refused(save)
+    set_environment(monkeypatch, server.environment())
     server.refuse.add("UpsertView2")
     wandb.teardown()
-    error = _error(capsys)
+    error = refused(save)
     assert "permission denied" in error
     assert "team, project 'adult'" in error
+    assert error.count("\n") == 1
 
 
-def _error(capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as exit_info:
-        main(["dashboard", "--entity", "team", "--project", "adult"])
-    assert exit_info.value.code == 2
-    line = capsys.readouterr().err.partition("error: ")[2]
-    assert line.count("\n") == 1
-    return line
-
-
-def test_it_is_not_saved_when_the_user_is_offline(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_not_saved_when_the_user_is_offline(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    with pytest.raises(SystemExit):
-        main(["dashboard"])
-    assert "its mode is set to offline" in capsys.readouterr().err
+    assert "its mode is set to offline" in refused("dashboard")
 
 
-def test_a_missing_package_is_asked_for_by_name(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     monkeypatch.delitem(sys.modules, "fairrf_lightning.tracking.dashboard", raising=False)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    with pytest.raises(SystemExit) as exit_info:
-        main(["dashboard", "--json"])
-    assert exit_info.value.code == 2
-    assert install_command("wandb") in capsys.readouterr().err
-
-
-def _log_in(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
+    assert install_command("wandb") in refused("dashboard --json")

@@ -15,7 +15,8 @@ from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 
 from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.tracking import WandbLogger
-from tests.tracking.conftest import finish
+from tests.conftest import Refused
+from tests.tracking.conftest import finish, set_environment
 from tests.tracking.run_file import read_run
 from tests.tracking.wandb_server import KEY, Server
 
@@ -49,16 +50,11 @@ def test_no_key(tmp_path: Path, said: Said) -> None:
     assert f"wandb sync {tmp_path}/wandb/offline-run-*" in said()
 
 
-def test_a_malformed_key(tmp_path: Path, said: Said, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    _set(monkeypatch, server.environment(key="short"))
-    _start(tmp_path)
-    assert f"{server.url} does not take the API key" in said()
-
-
-def test_a_key_that_the_server_rejects(
-    tmp_path: Path, said: Said, server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("key", ["short", "x" * 40])
+def test_a_malformed_key_and_one_that_the_server_rejects(
+    tmp_path: Path, said: Said, server: Server, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    _set(monkeypatch, server.environment(key="x" * 40))
+    set_environment(monkeypatch, server.environment(key=key))
     _start(tmp_path)
     assert f"{server.url} does not take the API key" in said()
 
@@ -67,16 +63,13 @@ def test_no_network(tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        _set(monkeypatch, {"WANDB_BASE_URL": url, "WANDB_API_KEY": KEY, "WANDB_HTTP_TIMEOUT": "3"})
+        set_environment(monkeypatch, {"WANDB_BASE_URL": url, "WANDB_API_KEY": KEY, "WANDB_HTTP_TIMEOUT": "3"})
         _start(tmp_path)
     assert f"{url} cannot be reached" in said()
 
 
-def test_a_project_that_the_account_may_not_write_to(
-    tmp_path: Path, said: Said, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.refuse.add("UpsertBucket")
-    _set(monkeypatch, server.environment())
+def test_a_project_that_the_account_may_not_write_to(tmp_path: Path, said: Said, online: Server) -> None:
+    online.refuse.add("UpsertBucket")
     _start(tmp_path)
     assert "permission denied" in said()
 
@@ -90,11 +83,6 @@ def test_a_run_of_the_users_own_is_used(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with wandb.init(mode="offline") as run, pytest.warns(UserWarning, match="run already in progress"):
         assert WandbLogger().experiment is run
-
-
-def _set(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
 
 
 def test_lightnings_own_logger_is_replaced_on_the_command_line_beside_another(
@@ -144,12 +132,7 @@ def _train(folder: Path, options: list[str], stdin: int) -> subprocess.Completed
     )
 
 
-def test_a_missing_wandb_is_asked_for_by_name(
-    cli: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_wandb_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(SystemExit) as exit_info:
-        cli("fit --data synthetic --trainer.logger wandb")
-    assert exit_info.value.code == 2
-    assert install_command("wandb") in capsys.readouterr().err
+    assert install_command("wandb") in refused("fit --data synthetic --trainer.logger wandb")
     monkeypatch.undo()

@@ -16,14 +16,6 @@ FIT = "fit --data synthetic --data.n_rows 2000 --trainer.max_epochs 2 --trainer.
 Cli = Callable[[str], None]
 
 
-@pytest.fixture
-def online(server: Server, monkeypatch: pytest.MonkeyPatch) -> Server:
-    """A server that this process has a key for."""
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-    return server
-
-
 def test_a_run_arrives_with_charts_tables_and_checkpoints(cli: Cli, online: Server, tmp_path: Path) -> None:
     cli(f"{FIT} --trainer.logger.log_model true")
     finish()

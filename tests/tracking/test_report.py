@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer
-from lightning.pytorch.loggers import CSVLogger
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import CSVLogger, Logger
 from torch import Tensor
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
@@ -35,6 +35,13 @@ def _module() -> FairRFModule:
     return FairRFModule(3, {"age": [0], "zip": [2]}, backbone=torch.nn.Linear(3, 1), num_groups=2)
 
 
+def _trainer(folder: Path, *callbacks: Callback, logger: Logger | None = None, **options: Any) -> Trainer:
+    logger = logger or WandbLogger(save_dir=folder)
+    return Trainer(
+        max_epochs=1, default_root_dir=folder, logger=logger, callbacks=list(callbacks), **QUIET, **options
+    )
+
+
 def _read(folder: Path) -> RunFile:
     finish()
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
@@ -43,13 +50,7 @@ def _read(folder: Path) -> RunFile:
 
 def test_without_a_datamodule_groups_go_by_number(tmp_path: Path) -> None:
     batches = _batches(groups=torch.arange(60) % 2)
-    trainer = Trainer(
-        max_epochs=1,
-        default_root_dir=tmp_path,
-        logger=WandbLogger(save_dir=tmp_path),
-        callbacks=[WandbReport(), LambdaUpdateCallback(beta=0.3, every_n_steps=1)],
-        **QUIET,
-    )
+    trainer = _trainer(tmp_path, WandbReport(), LambdaUpdateCallback(beta=0.3, every_n_steps=1))
     module = _module()
     trainer.fit(module, batches, batches)
     trainer.test(module, batches, verbose=False)
@@ -63,14 +64,7 @@ def test_without_a_datamodule_groups_go_by_number(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*", "ignore:.*validation_step.*")
 def test_data_without_groups_have_a_report_without_gaps(tmp_path: Path) -> None:
-    trainer = Trainer(
-        max_epochs=1,
-        default_root_dir=tmp_path,
-        logger=WandbLogger(save_dir=tmp_path),
-        callbacks=[WandbReport()],
-        enable_checkpointing=False,
-        **QUIET,
-    )
+    trainer = _trainer(tmp_path, WandbReport(), enable_checkpointing=False)
     trainer.fit(_module(), _batches(), _batches())
     trainer.test(_module(), _batches(), verbose=False)
     run = _read(tmp_path)
@@ -99,13 +93,7 @@ class Foreign(LightningModule):
 
 
 def test_a_foreign_module_keeps_its_axes_and_has_its_penalty_described(tmp_path: Path) -> None:
-    trainer = Trainer(
-        max_epochs=1,
-        default_root_dir=tmp_path,
-        logger=WandbLogger(save_dir=tmp_path),
-        callbacks=[WandbReport()],
-        **QUIET,
-    )
+    trainer = _trainer(tmp_path, WandbReport())
     trainer.fit(Foreign(), _batches())
     run = _read(tmp_path)
     assert run.config["fairness"]["related"] == ["age"]
@@ -116,14 +104,7 @@ def test_a_foreign_module_keeps_its_axes_and_has_its_penalty_described(tmp_path:
 
 def test_it_does_nothing_for_other_loggers(tmp_path: Path) -> None:
     batches = _batches(groups=torch.arange(60) % 2)
-    report = WandbReport()
-    trainer = Trainer(
-        max_epochs=1,
-        default_root_dir=tmp_path,
-        logger=CSVLogger(tmp_path),
-        callbacks=[report],
-        **QUIET,
-    )
+    trainer = _trainer(tmp_path, WandbReport(), logger=CSVLogger(tmp_path))
     trainer.fit(_module(), batches, batches)
     assert not any("true_positive_rate" in name for name in trainer.callback_metrics)
     assert not list(tmp_path.glob("wandb"))

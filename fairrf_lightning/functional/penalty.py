@@ -1,4 +1,4 @@
-"""The formulas of FairRF as pure functions; all of them take leading dimensions.
+"""The formulas of FairRF: moments, penalties, lambda, and bounds on correlations.
 
 A batch is reduced to its :class:`Moments`. The moments of several ranks, steps or evaluation batches merge
 exactly (Chan, Golub and LeVeque 1979), and stay well conditioned in float32 where plain sums would cancel.
@@ -6,9 +6,10 @@ exactly (Chan, Golub and LeVeque 1979), and stay well conditioned in float32 whe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -17,25 +18,65 @@ from fairrf_lightning.errors import InputError, check_choice
 
 Rule: TypeAlias = Literal["kkt", "worst_case"]
 
+PROBABILITY_WIDTH = 0.25  # of the kernel on probabilities, for "hsic"
+
 
 class Moments(NamedTuple):
-    """Row count, means and centred sums of predictions ``(..., 1)`` and related columns ``(..., C)``."""
+    """Row count, means and centred sums of predictions ``(..., 1)`` and related columns ``(..., C)``.
 
-    rows: Tensor
+    ``rows`` is a plain number where every row counts, and the sums of squares are ``None`` where the
+    statistic does not need them: each tensor costs time in a training step.
+    """
+
+    rows: Tensor | int
     mean_preds: Tensor
-    squares_preds: Tensor
+    squares_preds: Tensor | None
     mean_related: Tensor
-    squares_related: Tensor
+    squares_related: Tensor | None
     products: Tensor
 
     def pack(self) -> Tensor:
-        """Return all fields as one tensor ``(..., 3 + 3 C)``."""
-        return torch.cat(self, dim=-1)
+        """Return all fields as one tensor ``(..., 3 + 3 C)``; squares that are ``None`` become 0."""
+        rows, mean, squares, *related, products = self
+        count = rows.expand_as(mean) if isinstance(rows, Tensor) else torch.full_like(mean, rows)
+        of_preds = (count, mean, torch.zeros_like(mean) if squares is None else squares)
+        of_related = (
+            torch.zeros_like(products) if field is None else field.expand_as(products) for field in related
+        )
+        return torch.cat((*of_preds, *of_related, products), dim=-1)
+
+    @classmethod
+    def pack_all(cls, parts: Sequence[Moments]) -> Tensor:
+        """Return the packed moments of ``P`` parts, ``(P, ..., 3 + 3 C)``."""
+        rows, mean, squares, mean_related, _, products = zip(*parts, strict=True)
+        if any(isinstance(count, Tensor) for count in rows) or squares[0] is not None:
+            return torch.stack([part.pack() for part in parts])
+        # One tensor operation for all parts in place of one each.
+        counts = torch.tensor(rows, dtype=mean[0].dtype, device=mean[0].device)
+        fields = (counts, torch.stack(mean), torch.stack(mean_related), torch.stack(products))
+        dims = fields[-1].ndim
+        # Models that share their rows have fewer leading dimensions in some fields.
+        counts, means, means_related, sums = (
+            field.reshape(len(parts), *(1,) * (dims - field.ndim), *field.shape[1:]) for field in fields
+        )
+        return cls(counts, means, None, means_related, None, sums).pack()
 
     @classmethod
     def unpack(cls, packed: Tensor) -> Moments:
         """Undo :meth:`pack`."""
-        return cls(*packed[..., :3].chunk(3, dim=-1), *packed[..., 3:].chunk(3, dim=-1))
+        return cls(*_tensors(packed))
+
+    def detach(self) -> Moments:
+        """Return the moments without their graph."""
+        return self._with(Tensor.detach)
+
+    def to(self, device: torch.device) -> Moments:
+        """Return the moments on a device."""
+        return self._with(lambda field: field.to(device))
+
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Moments:
+        fields: list[Any] = [change(field) if isinstance(field, Tensor) else field for field in self]
+        return Moments(*fields)
 
 
 def batch_moments(
@@ -48,43 +89,57 @@ def batch_moments(
         related: Related columns ``(N, C)``, or ``(..., N, C)`` with leading dimensions that broadcast
             against those of ``preds``.
         mask: Rows that count ``(N,)`` or ``(..., N)``, broadcast likewise; all when ``None``.
-        squares: Whether to compute the sums of squares (correlations need them); otherwise they are 0.
+        squares: Whether to compute the sums of squares (correlations need them); otherwise they are ``None``.
     """
     kind = preds.device.type
     with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
         dtype = torch.promote_types(preds.dtype, torch.float32)
         preds, related = preds.to(dtype), related.to(dtype)
+        rows: Tensor | int = preds.shape[-1]
+        if mask is not None or not rows:
+            return _masked_moments(preds, related, mask, squares=squares)
+        mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
         # Both sides are centred: with one side only, a column far from 0 costs 3-4 digits in float32.
-        if mask is None:
-            rows = None
-            count = preds.new_full((1,), preds.shape[-1])
-        else:
-            rows = mask.bool()
-            preds, related = preds.where(rows, 0.0), related.where(rows.unsqueeze(-1), 0.0)
-            count = rows.sum(-1, keepdim=True).to(dtype)
-        counted = count if rows is None and preds.shape[-1] else count.clamp(min=1)
-        mean_preds = preds.sum(-1, keepdim=True) / counted
-        mean_related = related.sum(-2) / counted
+        centred = related - (mean_related if related.ndim == 2 else mean_related.unsqueeze(-2))
         # The centred columns add up to 0, so the products' gradient by the mean of preds is 0.
         centred_preds = preds - (mean_preds if squares else mean_preds.detach())
-        centred = related - mean_related.unsqueeze(-2)
-        if rows is not None:
-            centred_preds = centred_preds.where(rows, 0.0)
-            centred = centred.where(rows.unsqueeze(-1), 0.0)
-        products = _row_products(centred_preds, centred)
-        count = count.expand_as(mean_preds)
-        return Moments(
-            count,
-            mean_preds,
-            centred_preds.square().sum(-1, keepdim=True) if squares else torch.zeros_like(count),
-            mean_related.expand_as(products),
-            centred.square().sum(-2).expand_as(products) if squares else torch.zeros_like(products),
-            products,
-        )
+        return _centred_moments(rows, mean_preds, centred_preds, mean_related, centred, squares=squares)
+
+
+def _masked_moments(preds: Tensor, related: Tensor, mask: Tensor | None, *, squares: bool) -> Moments:
+    rows = torch.ones_like(preds, dtype=torch.bool) if mask is None else mask.bool()
+    preds, related = preds.where(rows, 0.0), related.where(rows.unsqueeze(-1), 0.0)
+    count = rows.sum(-1, keepdim=True).to(preds.dtype)
+    mean_preds = preds.sum(-1, keepdim=True) / count.clamp(min=1)
+    mean_related = related.sum(-2) / count.clamp(min=1)
+    centred_preds = (preds - (mean_preds if squares else mean_preds.detach())).where(rows, 0.0)
+    centred = (related - mean_related.unsqueeze(-2)).where(rows.unsqueeze(-1), 0.0)
+    return _centred_moments(count, mean_preds, centred_preds, mean_related, centred, squares=squares)
+
+
+def _centred_moments(
+    rows: Tensor | int,
+    mean_preds: Tensor,
+    preds: Tensor,
+    mean_related: Tensor,
+    related: Tensor,
+    *,
+    squares: bool,
+) -> Moments:
+    return Moments(
+        rows,
+        mean_preds,
+        preds.square().sum(-1, keepdim=True) if squares else None,
+        mean_related,
+        related.square().sum(-2) if squares else None,
+        _row_products(preds, related),
+    )
 
 
 def _row_products(preds: Tensor, related: Tensor) -> Tensor:
-    if related.ndim > 2 and related.shape[-3] == 1:
+    if related.ndim == 2:
+        return related.mT.mv(preds) if preds.ndim == 1 else preds @ related
+    if related.shape[-3] == 1:
         # Models that share their rows: one matrix product instead of one per model.
         return preds @ related.squeeze(-3)
     return (preds.unsqueeze(-2) @ related).squeeze(-2)
@@ -92,7 +147,7 @@ def _row_products(preds: Tensor, related: Tensor) -> Tensor:
 
 def merge_moments(parts: Tensor) -> Moments:
     """Merge packed moments of ``P`` parts, ``(P, ..., 3 + 3 C)``, into those of all their rows."""
-    count, mean_preds, squares_preds, mean_related, squares_related, products = Moments.unpack(parts)
+    count, mean_preds, squares_preds, mean_related, squares_related, products = _tensors(parts)
     total = count.sum(0)
     share = count / total.clamp(min=1)
     merged_preds, merged_related = (share * mean_preds).sum(0), (share * mean_related).sum(0)
@@ -107,18 +162,57 @@ def merge_moments(parts: Tensor) -> Moments:
     )
 
 
+def _tensors(packed: Tensor) -> list[Tensor]:
+    return [*packed[..., :3].chunk(3, dim=-1), *packed[..., 3:].chunk(3, dim=-1)]
+
+
 def _covariance(moments: Moments) -> Tensor:
-    return moments.products / moments.rows.clamp(min=1)
+    rows = moments.rows
+    return moments.products / (rows.clamp(min=1) if isinstance(rows, Tensor) else rows)
 
 
 def _correlation(moments: Moments) -> Tensor:
     count, mean_preds, squares_preds, mean_related, squares_related, products = moments
+    if squares_preds is None or squares_related is None:
+        raise ValueError("a correlation needs the sums of squares: batch_moments(..., squares=True)")
     # A constant side has no correlation; rounding leaves it a spread of about eps * |mean|.
     floor = count * (8 * torch.finfo(products.dtype).eps) ** 2
-    varies = (squares_preds > floor * mean_preds.square()) & (squares_related > floor * mean_related.square())
+    # Negated, so that NaN does not count as constant and stays NaN.
+    constant = (squares_preds <= floor * mean_preds.square()) | (
+        squares_related <= floor * mean_related.square()
+    )
+    varies = ~constant
     # The roots one by one: the gradient of the root of a tiny product overflows.
     spread = torch.where(varies, squares_preds, 1.0).sqrt() * torch.where(varies, squares_related, 1.0).sqrt()
     return torch.where(varies, products / spread, 0.0)
+
+
+def fourier_frequencies(count: int, seed: int = 0) -> Tensor:
+    """Return random frequencies and phases, ``(2, count)``, for a Gaussian kernel of width 1."""
+    generator = torch.Generator().manual_seed(seed)
+    frequencies = torch.randn(count, generator=generator)
+    return torch.stack([frequencies, 2 * math.pi * torch.rand(count, generator=generator)])
+
+
+def fourier_features(values: Tensor, frequencies: Tensor, width: float = 1.0) -> Tensor:
+    """Map values to ``sqrt(2 / F) cos(w x / width + b)``, ``(..., F)`` (Rahimi and Recht 2007).
+
+    The products of the features of two values approximate ``exp(-(x - y)^2 / (2 width^2))``.
+    """
+    of_values = torch.promote_types(values.dtype, torch.float32)
+    frequency, phase = frequencies.to(values.device, of_values)
+    angles = values.to(of_values).unsqueeze(-1) * (frequency / width) + phase
+    features: Tensor = angles.cos() * math.sqrt(2 / len(frequency))
+    return features
+
+
+def _hsic(moments: Moments) -> Tensor:
+    # The squared norm of the covariance matrix of the features is HSIC with the kernel that they span.
+    covariances = _covariance(moments)
+    count = covariances.shape[-2]
+    squares = covariances.reshape(*covariances.shape[:-1], -1, count).square().sum((-3, -1))
+    positive = ~(squares <= 0)  # the root has no gradient at 0; NaN stays NaN
+    return torch.where(positive, squares, 1.0).sqrt() * positive
 
 
 class ColumnStatistic(NamedTuple):
@@ -127,16 +221,46 @@ class ColumnStatistic(NamedTuple):
     Args:
         score: Maps moments to one score per column, ``(..., C)``; its absolute value is penalised.
         needs_squares: Whether ``score`` reads the sums of squares.
+        num_frequencies: Number of random Fourier features ``F`` that predictions and columns are mapped to
+            first; 0 for the values themselves. The moments are then ``(..., F, 3 + 3 C F)`` packed.
     """
 
     score: Callable[[Moments], Tensor]
     needs_squares: bool = False
+    num_frequencies: int = 0
+
+    def moments(
+        self,
+        preds: Tensor,
+        related: Tensor,
+        mask: Tensor | None = None,
+        frequencies: Tensor | None = None,
+        width: float = PROBABILITY_WIDTH,
+    ) -> Moments:
+        """Return the moments that ``score`` reads.
+
+        Args:
+            preds: Predictions ``(..., N)``.
+            related: Related columns ``(N, C)`` or ``(..., N, C)``.
+            mask: Rows that count ``(N,)`` or ``(..., N)``; all when ``None``.
+            frequencies: Those of the Fourier features; ``None`` draws them from a fixed seed.
+            width: Width of the predictions' kernel; that of the columns is 1.
+        """
+        if self.num_frequencies:
+            if frequencies is None:
+                frequencies = fourier_frequencies(self.num_frequencies)
+            preds = fourier_features(preds, frequencies, width).mT
+            related = fourier_features(related, frequencies).flatten(-2)
+            related = related if related.ndim == 2 else related.unsqueeze(-3)
+            mask = mask if mask is None or mask.ndim == 1 else mask.unsqueeze(-2)
+        return batch_moments(preds, related, mask, squares=self.needs_squares)
 
 
 # A new statistic is one entry: options, errors and grids take their choices from here.
 STATISTICS = {
     "covariance": ColumnStatistic(_covariance),
     "correlation": ColumnStatistic(_correlation, needs_squares=True),  # invariant to the predictions' scale
+    "hsic": ColumnStatistic(_hsic, num_frequencies=16),  # the root of HSIC: non-linear dependence as well
 }
 if TYPE_CHECKING:
     Statistic: TypeAlias = str
@@ -179,7 +303,8 @@ def feature_penalties(
         related: Related columns ``(N, C)`` or ``(..., N, C)``.
         owner: The feature that each column belongs to, ``(C,)``.
         num_features: The number of related features ``K``.
-        statistic: ``"covariance"``, or ``"correlation"``, which is invariant to the scale of the predictions.
+        statistic: ``"covariance"``; ``"correlation"``, which is invariant to the scale of the predictions; or
+            ``"hsic"``, which sees non-linear dependence as well (for columns with a spread of about 1).
         mask: Rows that count ``(N,)`` or ``(..., N)``; all when ``None``.
 
     Returns:
@@ -190,7 +315,7 @@ def feature_penalties(
     tensor([0.5000])
     """
     check_choice("statistic", statistic, STATISTICS)
-    moments = batch_moments(preds, related, mask, squares=STATISTICS[statistic].needs_squares)
+    moments = STATISTICS[statistic].moments(preds, related, mask)
     return penalties_from_moments(moments, owner, num_features, statistic)
 
 

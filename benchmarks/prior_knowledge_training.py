@@ -1,0 +1,236 @@
+"""Models of the evidence for prior knowledge: trained as stacks, with metrics and scores kept on disk.
+
+Metrics of all models go to ``<out>/<data>/<family>.csv``; the scores of the models that are corrected later
+go to ``<out>/<data>/scores``. What is on disk is not trained again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.prior_knowledge_methods import (
+    ALL_S,
+    CORRELATIONS,
+    SOURCES,
+    Part,
+    memberships,
+    survey_name,
+)
+from fairrf_lightning.class_paths import import_class
+from fairrf_lightning.datamodules.base import PenaltyColumns, TabularDataModule
+from fairrf_lightning.experiments import Schedule, Setting, Stack, run_settings
+from fairrf_lightning.experiments.results import KEY, ResultsFile
+from fairrf_lightning.experiments.stack import MakeData
+from fairrf_lightning.files import replacing
+from fairrf_lightning.presets import preset
+
+PROXY, PROXY_SOURCE = "proxy labels", survey_name(400)
+_MIN_SECONDS = 3.0  # of training; models that are on disk already take less
+SEEDS_AT_ONCE = 5  # of a stack: finished ones are kept
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The grids of one data set.
+
+    The strengths span validation losses from about 0.1 to 1.5 points on seeds 100 to 102; neither S nor
+    test rows were used to choose them.
+
+    Args:
+        name: Preset of the data.
+        etas: Strengths of FairRF.
+        signed_etas: Strengths of the penalties on S itself or its estimate: ConstrainS, membership.
+        fairret: Strengths of fairret's loss.
+        adversary_lrs: Learning rates of ARL's adversary.
+        default: FairRF's recommended eta and beta, or those for a table without a recommendation.
+        epochs: Number of epochs; an epoch of COMPAS is only 6 steps.
+        sources: Knowledge that membership in training is tried with.
+    """
+
+    name: str
+    etas: tuple[float, ...]
+    signed_etas: tuple[float, ...]
+    fairret: tuple[float, ...]
+    adversary_lrs: tuple[float, ...] = (0.01, 0.1)
+    default: tuple[float, float] = (0.3, 0.5)
+    epochs: int = 20
+    sources: tuple[str, ...] = (CORRELATIONS, survey_name(400))
+
+    def make_data(self) -> Callable[..., TabularDataModule]:
+        """Return a function that creates the data module of a seed."""
+        found = preset("datamodules", self.name)
+        return partial(import_class(found["class_path"]), **found["init_args"])
+
+    def settings(self, family: str) -> list[Setting]:
+        """Return the settings of a family: ``"names"``, ``"arl"``, ``"signed"`` or ``"fairret"``."""
+        data = self.make_data()(seed=0)
+        data.prepare_data()
+        make = partial(Setting, beta=self.default[1], every_n_steps=data.update_interval)
+        if family == "arl":
+            return [make(eta=0.0, adversary_lr=lr, method="arl") for lr in self.adversary_lrs]
+        if family == "signed":
+            return [
+                make(eta=eta, related=(source,), method="constrain_s" if source == ALL_S else "membership")
+                for source in (*self.sources, ALL_S)
+                for eta in self.signed_etas
+            ]
+        if family == "fairret":
+            fairret = partial(make, related=(PROXY,), every_n_steps=None, method="fairret")
+            return [fairret(eta=weight) for weight in self.fairret]
+        etas = sorted({*self.etas, self.default[0]})
+        removed = make(eta=0.0, remove=tuple(data.related), method="remove_r")
+        return [make(eta=0.0, method="vanilla"), removed, *(make(eta=eta) for eta in etas)]
+
+
+PLANS = {
+    plan.name: plan
+    for plan in (
+        Plan(
+            "adult",
+            etas=(0.15, 0.3, 0.45, 0.6, 0.8),
+            signed_etas=(0.8, 1.2, 1.6, 2.0),
+            fairret=(0.02, 0.05, 0.075, 0.1),
+            default=(0.6, 0.5),
+            sources=SOURCES,
+        ),
+        Plan(
+            "law_bar",
+            etas=(0.2, 0.3, 0.4, 0.5, 0.7),
+            signed_etas=(0.4, 0.6, 0.8, 1.1),
+            fairret=(0.01, 0.02, 0.03, 0.05),
+        ),
+        Plan(
+            "dutch",
+            etas=(0.3, 0.6, 0.9, 1.2, 1.6),
+            signed_etas=(0.8, 1.3, 1.8, 2.4),
+            fairret=(0.03, 0.06, 0.1, 0.14),
+        ),
+        Plan(
+            "compas",
+            etas=(0.05, 0.1, 0.2, 0.3, 0.6),
+            signed_etas=(1.5, 3.0, 6.0, 12.0),
+            fairret=(0.02, 0.04, 0.07, 0.1),
+            default=(0.6, 0.8),
+            epochs=60,
+        ),
+        Plan(
+            "lsac",
+            etas=(0.3, 1.0, 2.0),
+            signed_etas=(3.0, 10.0),
+            fairret=(0.1, 0.3),
+            default=(0.3, 1.0),
+        ),
+    )
+}
+
+
+def make_shown(make_data: MakeData, sources: Sequence[str], seed: int) -> TabularDataModule:
+    """Return data whose penalty sees membership by each source, S itself and proxy labels of S.
+
+    The model does not see these columns.
+    """
+    data = make_data(seed=seed)
+    known = memberships(data, sources)
+    proxy = known.get(PROXY_SOURCE) or memberships(data, [PROXY_SOURCE])[PROXY_SOURCE]
+    parts = {name: Part.of(data, name) for name in ("train", "val", "test")}
+    columns = {
+        **{source: {name: known[source](part.inputs) for name, part in parts.items()} for source in sources},
+        ALL_S: {name: (part.groups == 1).float() for name, part in parts.items()},
+        PROXY: {name: (proxy(part.inputs) >= 0.5).float() for name, part in parts.items()},
+    }
+    return show_to_penalty(data, columns)
+
+
+def show_to_penalty(
+    data: TabularDataModule, columns: Mapping[str, Mapping[str, Tensor]]
+) -> TabularDataModule:
+    """Replace the penalty's columns by others, given for each part of the split."""
+    numbers = {name: [number] for number, name in enumerate(columns)}
+    for part, tensors in data._parts.items():  # noqa: SLF001 - an experiment, not an option of the package
+        tensors["related"] = torch.stack([values[part] for values in columns.values()], -1)
+    data._penalty_columns = PenaltyColumns(torch.empty(0, len(columns)), numbers)  # noqa: SLF001
+    return data
+
+
+def chunks(seeds: Sequence[int], size: int = SEEDS_AT_ONCE) -> Iterator[Sequence[int]]:
+    """Yield the seeds a few at a time."""
+    for first in range(0, len(seeds), size):
+        yield seeds[first : first + size]
+
+
+def train(plan: Plan, family: str, seeds: Sequence[int], out: Path) -> None:
+    """Train a family of settings with each seed, unless it is on disk."""
+    make_data, settings = plan.make_data(), plan.settings(family)
+    if family in ("signed", "fairret"):
+        make_data = partial(make_shown, make_data, plan.sources)
+    path = out / plan.name / f"{family}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for some in chunks(seeds):
+        start = time.process_time()
+        if family == "fairret":
+            _train_fairret(make_data, settings, some, Schedule(epochs=plan.epochs), path)
+        else:
+            keep = partial(_evaluate, folder=path.parent / "scores") if family == "names" else Stack.evaluate
+            run_settings(
+                make_data,
+                settings,
+                some,
+                Schedule(epochs=plan.epochs),
+                path=path,
+                max_models=len(settings) * len(some),
+                evaluate=keep,
+            )
+        seconds = time.process_time() - start
+        if seconds > _MIN_SECONDS:
+            models = len(settings) * len(some)
+            record_cpu(out, data=plan.name, family=family, first_seed=some[0], models=models, seconds=seconds)
+
+
+def _train_fairret(
+    make_data: MakeData, settings: Sequence[Setting], seeds: Sequence[int], schedule: Schedule, path: Path
+) -> None:
+    from benchmarks.prior_knowledge_baselines import train_fairret  # noqa: PLC0415 - an optional dependency
+
+    results = ResultsFile(path)
+    known = set() if results.frame.empty else set(results.frame["seed"])
+    if missing := [seed for seed in seeds if seed not in known]:
+        rows = train_fairret(make_data, settings, missing, schedule)
+        results.add([{**row, KEY: f"{row['eta']:g} {row['seed']}"} for row in rows])
+
+
+def _evaluate(stack: Stack, folder: Path) -> dict[str, Tensor]:
+    """Return the metrics of a stack and keep its scores on validation and test rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts = {"val": stack.data.val_dataloader, "test": stack.data.test_dataloader}
+    found = {part: _scores(stack, loader()) for part, loader in parts.items()}
+    for s, seed in enumerate(stack.seeds):
+        for p, setting in enumerate(stack.settings):
+            with replacing(score_path(folder, setting.method, setting.eta, seed)) as path:
+                torch.save({part: scores[s, p].clone() for part, scores in found.items()}, path)
+    return stack.evaluate()
+
+
+@torch.no_grad()
+def _scores(stack: Stack, batches: Iterable[dict[str, Tensor]]) -> Tensor:
+    module = stack.module.eval()
+    return torch.cat([module.penalty.probabilities(module(batch["inputs"])) for batch in batches], -1)
+
+
+def score_path(folder: Path, method: str, eta: float, seed: int) -> Path:
+    """Return the file with the scores of a model."""
+    return folder / f"{method}_{eta:g}_{seed}.pt"
+
+
+def record_cpu(out: Path, **row: str | float) -> None:
+    """Append the CPU time of a step: data, family, first seed, number of models and seconds."""
+    path = out / "cpu.csv"
+    line = ",".join(map(str, row.values()))
+    with path.open("a", encoding="utf-8") as file:  # one write: several processes may append
+        file.write(line + "\n" if path.stat().st_size else f"{','.join(row)}\n{line}\n")

@@ -1,0 +1,198 @@
+"""The command ``survey``: ``survey plan`` and ``survey draw``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fairrf_lightning.audit.sample_size import MIN_SURVEY, check_randomized, plan_survey
+from fairrf_lightning.cli.parsing import DataOptions, call
+from fairrf_lightning.cli.tables import print_lines
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.datamodules.sample import count_answers, draw_form
+from fairrf_lightning.errors import InputError, check_writable, did_you_mean, writing_to
+from fairrf_lightning.files import write_csv, write_text
+from fairrf_lightning.load import evaluate, load_run
+from fairrf_lightning.printed_command import shell_command
+
+_HELP = """\
+Usage: {program} plan|draw [options]
+
+Plan a survey of people's sensitive attribute (S), and draw its form.
+
+  plan WIDTH    Number of people for an interval of the gap of this width.
+  draw PEOPLE   Draw people at random and write a form to fill in.
+
+Options: {program} draw --help
+"""
+_RANDOMISED = """\
+Randomised response: {share} of the answers are replaced by chance, so that no answer
+shows what is true of a person. The person does this alone, unseen:
+
+1. Draw a number from 1 to 1000, for example with a random number generator.
+2. 1 to {replaced}: draw a group at random, all with the same chance, and write it down.
+3. {first} to 1000: write down your own group.
+
+Write the answer only into the column '{sensitive}'; keep no record of the number.
+Leave the column 'randomized' as it is: the commands read the probability there.
+"""
+
+
+def run_survey(args: Sequence[str]) -> Any:
+    """Run ``survey plan`` or ``survey draw`` with the arguments behind ``survey``."""
+    commands: dict[str, Callable[..., None]] = {"plan": plan_command, "draw": draw_command}
+    name, *rest = args or ["--help"]
+    if name in ("--help", "-h"):
+        sys.stdout.write(_HELP.format(program=shell_command("survey")))
+        raise SystemExit(0)
+    if name not in commands:
+        raise InputError(f"survey {name}: no such command; {did_you_mean(name, commands)}")
+    return call(commands[name], rest, f"survey {name}")
+
+
+def plan_command(
+    width: float,
+    *,
+    gap: Literal["dDP", "dEO"] = "dDP",
+    ckpt_path: Path | None = None,
+    shares: Sequence[float] = (0.5, 0.5),
+    selected: float | None = None,
+    base_rate: float | None = None,
+    explained: float = 0.0,
+    randomized: float = 0.0,
+    level: float = 0.95,
+    trust: list[str] | None = None,
+) -> None:
+    """Number of people to survey for an interval of a given width.
+
+    Args:
+        width: Width of the interval of the estimated gap, such as 0.1.
+        gap: dDP or dEO.
+        ckpt_path: Checkpoint or run folder, to take selected and base_rate from its validation rows.
+        shares: Shares of the groups.
+        selected: Share of positive decisions (for dEO, among target 1); by default 0.5, the worst case.
+        base_rate: Share of people with target 1, for dEO; by default 0.5.
+        explained: Share of S's variance that the inputs explain; 0 is the worst case.
+        randomized: Probability that an answer is replaced by chance (randomised response).
+        level: Confidence level.
+        trust: Import paths of your own classes that the checkpoint may use.
+
+    Example:
+        survey plan 0.1 --ckpt_path lightning_logs/version_0
+        survey plan 0.1 --gap dEO --base_rate 0.25 --randomized 0.25
+    """
+    if ckpt_path is not None:
+        rows = evaluate(load_run(ckpt_path, trust=trust or ()), "val")
+        positive = rows.target == 1
+        counted = positive if gap == "dEO" else positive | ~positive
+        decided = (rows.probabilities[counted] >= 0.5).double().mean().item()
+        selected = round(decided, 3) if selected is None else selected
+        base_rate = round(positive.double().mean().item(), 3) if base_rate is None else base_rate
+    plan = plan_survey(
+        width,
+        gap=gap,
+        shares=shares,
+        selected=0.5 if selected is None else selected,
+        base_rate=0.5 if base_rate is None else base_rate,
+        explained=explained,
+        randomized=randomized,
+        level=level,
+    )
+    print_lines(repr(plan), "People who do not answer do not count. Draw more, and always at random.")
+    if ckpt_path is not None:
+        chance = ("--randomized", f"{randomized:g}") if randomized else ()
+        command = ("survey", "draw", str(plan.people), "--ckpt_path", ckpt_path, *chance)
+        print_lines("Next:", f"  {shell_command(*command)}")
+
+
+def draw_command(
+    people: int,
+    *,
+    data: DataOptions | None = None,
+    ckpt_path: Path | None = None,
+    sensitive: str | None = None,
+    columns: list[str] | None = None,
+    split: Literal["all", "train", "val", "test"] = "all",
+    randomized: float = 0.0,
+    seed: int = 0,
+    out: Path = Path("survey.csv"),
+    trust: list[str] | None = None,
+) -> None:
+    """Draw people at random and write a form for their S.
+
+    The answers may be those of training rows: they never reach the model, a log or a report. An existing
+    file is never overwritten.
+
+    Args:
+        people: Number of people.
+        data: The data set; or name a checkpoint.
+        ckpt_path: Checkpoint or run folder, whose data are used.
+        sensitive: Name of the column to fill in; by default the sensitive attribute of the data.
+        columns: Columns of the table to copy into the form, such as one by which a person is found.
+        split: Rows to draw from.
+        randomized: Probability that an answer is replaced by chance (randomised response), such as 0.25.
+        seed: Seed of the draw.
+        out: CSV file to write.
+        trust: Import paths of your own classes that the checkpoint may use.
+
+    Example:
+        survey draw 400 --data adult
+        survey draw 400 --ckpt_path lightning_logs/version_0 --randomized 0.25
+    """
+    check_randomized(randomized)
+    if round(1000 * randomized, 9) % 1:
+        raise InputError(f"--randomized {randomized}: expected a multiple of 0.001, so that it can be drawn.")
+    if (data is None) == (ckpt_path is None):
+        raise InputError("survey draw: name either the data (--data NAME) or a checkpoint (--ckpt_path).")
+    module = data.make() if data is not None else load_run(str(ckpt_path), trust=trust or ()).data
+    sensitive = sensitive or module.sensitive
+    if sensitive is None:
+        raise InputError("survey draw: name the column to fill in by --sensitive, such as gender.")
+    _check_free(out, sensitive)
+    form = draw_form(
+        module, people, sensitive, columns=columns or (), split=split, randomized=randomized, seed=seed
+    )
+    guide = out.with_name(f"{out.stem}_instructions.txt")
+    with writing_to(f"--out {out}", "name a file in another folder"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if randomized:
+            write_text(guide, _instructions(randomized, sensitive))
+        write_csv(form, out)
+    print_lines(*_draw_lines(module, people, out, sensitive, guide if randomized else None))
+
+
+def _draw_lines(
+    module: TabularDataModule, people: int, out: Path, sensitive: str, guide: Path | None
+) -> Iterator[str]:
+    yield f"Wrote {out}: {people:,} people, drawn at random. 'row' counts the rows of the data from 0."
+    yield f"Fill in the column '{sensitive}' and change nothing else; no answer is an empty cell."
+    yield f"Then: correct RUN --survey {out}, or fit with --data.membership {out}."
+    if guide is not None:
+        yield f"Wrote {guide}: hand it to each person, as answers are randomised."
+    if people < MIN_SURVEY:
+        yield f"note: {people} people; at least {MIN_SURVEY} answers are needed to estimate a gap."
+    if module.name == "table":
+        yield "Rows without a label do not count. --columns copies a column that identifies people."
+
+
+def _instructions(randomized: float, sensitive: str) -> str:
+    replaced = round(1000 * randomized)
+    return _RANDOMISED.format(
+        share=f"{100 * randomized:g} %", replaced=replaced, first=replaced + 1, sensitive=sensitive
+    )
+
+
+def _check_free(out: Path, sensitive: str) -> None:
+    """Raise if a file would be overwritten, or cannot be written."""
+    if out.is_dir():
+        raise InputError(f"--out {out}: this is a folder; name a file in it, such as survey.csv.")
+    with writing_to(f"--out {out}", "name a file in another folder"):
+        check_writable(out.parent)
+    if out.exists():
+        answers = count_answers(out, sensitive)
+        raise InputError(
+            f"--out {out}: this file exists, with {answers:,} answers, and is kept. Name another file, or "
+            "delete it yourself."
+        )

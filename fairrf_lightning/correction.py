@@ -1,0 +1,366 @@
+"""Corrects the decisions of any classifier towards a fairness goal, with membership in place of S."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.functional import (
+    PathPoint,
+    corrected_scores,
+    correction_costs,
+    correction_path,
+    fit_logistic,
+)
+from fairrf_lightning.membership import Membership, by_group
+from fairrf_lightning.metrics.counts import GAPS, Gap
+from fairrf_lightning.metrics.decisions import decision_summary, has_collapsed
+from fairrf_lightning.survey import Survey
+
+StoppedBy: TypeAlias = Literal["goal", "budget", "collapse", "end"]
+
+_STEPS = 5000  # of the path from no correction to equal rates: each changes 1 / 5000 of the decisions or one
+_ROUNDING = 1e-12
+_GOALS = {"dp": "dp_gap", "eo": "eo_gap"}
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A fairness goal.
+
+    Args:
+        gap: Key of the gap: ``dp_gap`` or ``eo_gap``.
+        limit: Largest gap that is wanted; 0 asks for the smallest one within the accuracy budget.
+
+    >>> Goal.parse("dp=0.10")
+    Goal(gap='dp_gap', limit=0.1)
+    >>> Goal.parse(None)
+    Goal(gap='dp_gap', limit=0.0)
+    """
+
+    gap: str = "dp_gap"
+    limit: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.gap not in _GOALS.values() or not 0 <= self.limit < 1:
+            raise InputError(
+                f"goal {self.gap} = {self.limit}: expected dp or eo, and a gap from 0 to below 1."
+            )
+
+    @classmethod
+    def parse(cls, text: str | Goal | None) -> Goal:
+        """Read ``dp=0.10``, ``eo=0.05``, or ``dp`` and ``eo`` for the smallest gap within the budget."""
+        if text is None or isinstance(text, Goal):
+            return text or cls()
+        name, _, limit = text.partition("=")
+        if name not in _GOALS:
+            raise InputError(f"--goal {text}: expected dp=0.10 or eo=0.05; {did_you_mean(name, _GOALS)}")
+        if limit and not re.fullmatch(r"0?\.\d+|0", limit.strip()):
+            raise InputError(f"--goal {text}: expected a gap from 0 to below 1, such as {name}=0.10.")
+        return cls(_GOALS[name], float(limit or 0))
+
+    @property
+    def definition(self) -> Gap:
+        """The gap's entry in :data:`GAPS`."""
+        return GAPS[self.gap]
+
+    @property
+    def positives(self) -> bool:
+        """Whether the rates of the positives are compared."""
+        return self.gap == "eo_gap"
+
+
+@dataclass(frozen=True)
+class CorrectionFit:
+    """Choice of the strength of a correction, on rows without S.
+
+    Args:
+        stopped_by: ``goal``: the goal is reached; ``budget``: the accuracy budget or, ``collapse``, the guard
+            against collapse allowed no more; ``end``: the rates are as equal as membership can make them.
+        gap_before: Gap of the uncorrected decisions, estimated by membership.
+        gap_after: The same after the correction.
+        accuracy_before: Accuracy of the uncorrected decisions.
+        accuracy_after: The same after the correction.
+        share_before: Share of positive decisions before.
+        share_after: The same after the correction.
+        num_rows: Number of rows.
+    """
+
+    stopped_by: StoppedBy
+    gap_before: float
+    gap_after: float
+    accuracy_before: float
+    accuracy_after: float
+    share_before: float
+    share_after: float
+    num_rows: int
+
+
+class Correction(nn.Module):
+    """Decision thresholds that depend on membership: the most accurate decisions under a limit on a gap.
+
+    ``p`` becomes ``p - sum_k m_k g_k / (2 q_k)``, with a factor p in the sum for equal opportunity, and
+    decisions are positive from 0.5. Make one with :meth:`fit`. The state is plain: multipliers, shares and,
+    if there is one, the coefficients of membership.
+
+    Args:
+        multipliers: Multiplier m of each group ``(G,)``; 0 changes nothing.
+        share: Share q of each group ``(G,)``; for equal opportunity, among the positives.
+        goal: The goal.
+        membership: Estimate of membership, needed to correct from inputs.
+        outcome: Choice of the multipliers.
+
+    >>> probs, member = torch.tensor([0.45, 0.6, 0.55, 0.9]), torch.tensor([0.9, 0.8, 0.2, 0.1])
+    >>> correction = Correction(torch.tensor([0.1, -0.1]), torch.tensor([0.5, 0.5]))
+    >>> correction.decide(probs, member)
+    tensor([1, 1, 0, 1])
+    """
+
+    multipliers: Tensor
+    share: Tensor
+    membership: Membership | None
+
+    def __init__(
+        self,
+        multipliers: Tensor,
+        share: Tensor,
+        goal: Goal | None = None,
+        *,
+        membership: Membership | None = None,
+        outcome: CorrectionFit | None = None,
+    ) -> None:
+        super().__init__()
+        self.goal = goal or Goal()
+        self.outcome = outcome
+        self.membership = membership
+        self.register_buffer("multipliers", multipliers.float())
+        self.register_buffer("share", share.float())
+
+    @classmethod
+    def fit(
+        cls,
+        probs: Tensor,
+        membership: Tensor | Membership,
+        *,
+        target: Tensor,
+        goal: str | Goal | None = None,
+        max_accuracy_loss: float = 0.005,
+        inputs: Tensor | None = None,
+        rows: Tensor | None = None,
+        survey: Survey | None = None,
+    ) -> Correction:
+        """Choose the smallest strength that reaches the goal within the accuracy budget, without S.
+
+        If the goal is out of reach, or there is no goal, it is the smallest gap within the budget.
+
+        Args:
+            probs: Probabilities of the positive class on held-out rows, ``(N,)``.
+            membership: Membership on these rows, ``(N,)`` for two groups or ``(N, G)``; for equal opportunity
+                ``P(S | x, y = 1)``. Or the estimate itself, which needs ``inputs``.
+            target: True classes 0 or 1, ``(N,)``.
+            goal: Such as ``"dp=0.10"`` or ``"eo=0.05"``. Without a number it is the smallest gap within the
+                budget; the default is ``"dp"``.
+            max_accuracy_loss: Maximum loss of accuracy against the uncorrected decisions, of the measured
+                accuracy, which is noisy, and of that expected from the probabilities, recalibrated on
+                these rows. The correction stops where either loss is larger.
+            inputs: Encoded inputs ``(N, D)`` for a :class:`Membership`.
+            rows: Row numbers in the table ``(N,)``, so that no person is corrected by the own answer.
+            survey: The survey of the :class:`Membership`, to recognise its people by ``rows``.
+
+        Raises:
+            InputError: If the parts do not match, or the membership does not serve the goal.
+        """
+        wanted = Goal.parse(goal)
+        module = membership if isinstance(membership, Membership) else None
+        values = _values(membership, wanted, inputs, rows, survey)
+        probs, labels = probs.double(), target > 0.5
+        _check_rows(probs, values, labels, max_accuracy_loss)
+        mask = labels if wanted.positives else None
+        share = values.mean(0) if mask is None else values[mask].mean(0)
+        if module is not None:
+            share = (module.label_share if wanted.positives else module.share).double()
+        costs = correction_costs(probs, values, share, positives=wanted.positives)
+        path = correction_path(probs, costs, values, mask, flips=max(1, len(probs) // _STEPS))
+        expected = _expected_accuracy(probs, labels)
+        point, outcome = _choose(path, labels, expected, wanted, max_accuracy_loss)
+        return cls(point.multipliers, share, wanted, membership=module, outcome=outcome)
+
+    def scores(self, probs: Tensor, membership: Tensor) -> Tensor:
+        """Return corrected scores in (0, 1), at least 0.5 exactly where the decision is positive.
+
+        Args:
+            probs: Probabilities of the positive class ``(N,)``.
+            membership: Membership as in :meth:`fit`.
+        """
+        values = by_group(membership).to(self.share.device, torch.promote_types(probs.dtype, torch.float32))
+        costs = correction_costs(probs, values, self.share.to(values), positives=self.goal.positives)
+        return corrected_scores(probs, costs, self.multipliers.to(values))
+
+    def decide(self, probs: Tensor, membership: Tensor) -> Tensor:
+        """Return the corrected decisions, 0 or 1."""
+        return (self.scores(probs, membership) >= 0.5).long()
+
+    def membership_of(self, inputs: Tensor) -> Tensor:
+        """Return membership as the correction needs it: given y = 1 for equal opportunity.
+
+        Raises:
+            InputError: If the correction was fitted on values of membership, not on an estimate.
+        """
+        if self.membership is None:
+            raise InputError("this correction has no estimate of membership: give the values to scores().")
+        positive = torch.ones(len(inputs), device=inputs.device) if self.goal.positives else None
+        found: Tensor = self.membership(inputs, positive)
+        return found
+
+    def forward(self, probs: Tensor, inputs: Tensor) -> Tensor:
+        """Return the corrected scores of rows, ``(N,)``."""
+        return self.scores(probs, self.membership_of(inputs))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Return goal and outcome, part of the ``state_dict``."""
+        return {"goal": asdict(self.goal), "outcome": None if self.outcome is None else asdict(self.outcome)}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore goal and outcome."""
+        self.goal = Goal(**state["goal"])
+        self.outcome = None if state["outcome"] is None else CorrectionFit(**state["outcome"])
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], prefix: str = "correction.") -> Correction:
+        """Make a module of the shapes of a ``state_dict``, which is to be loaded next.
+
+        Raises:
+            InputError: If the state is damaged.
+        """
+        inner = f"{prefix}membership."
+        has_membership = any(name.startswith(inner) for name in state)
+        membership = Membership.from_state(state, inner) if has_membership else None
+        multipliers, share = state[f"{prefix}multipliers"], state[f"{prefix}share"]
+        num_groups = len(share) if membership is None else membership.num_groups
+        if not multipliers.shape == share.shape == (num_groups,) or not bool(multipliers.isfinite().all()):
+            raise InputError(
+                f"the checkpoint's correction is damaged: multipliers {multipliers.tolist()}, expected "
+                f"{num_groups} numbers. Restore it from a copy, or correct again."
+            )
+        return cls(multipliers, share, membership=membership)
+
+
+def check_goal(goal: Goal, membership: Membership, survey: Survey | None) -> None:
+    """Raise if equal opportunity is asked for without labels of enough surveyed people."""
+    if not goal.positives or (
+        membership.knows_labels and (survey is None or survey.can_estimate(GAPS[goal.gap]))
+    ):
+        return
+    if survey is not None and survey.target is not None:
+        raise InputError(
+            "--goal eo: the survey has too few positives of a group. Survey more people, or use --goal dp."
+        )
+    reason = "the survey has no labels" if survey is not None else f"the {membership.source} has no labels"
+    raise InputError(
+        f"--goal eo: equal opportunity needs membership among the positives, and {reason}. Add the label "
+        "to the survey, or use --goal dp."
+    )
+
+
+def _values(
+    membership: Tensor | Membership,
+    goal: Goal,
+    inputs: Tensor | None,
+    rows: Tensor | None,
+    survey: Survey | None,
+) -> Tensor:
+    if not isinstance(membership, Membership):
+        return by_group(membership).double()
+    if inputs is None:
+        raise InputError(
+            "Correction.fit: an estimate of membership needs the inputs of the rows (inputs=...)."
+        )
+    positive = torch.ones(len(inputs)) if goal.positives else None
+    return membership.probabilities(inputs, positive, rows=rows, survey=survey).double()
+
+
+def _check_rows(probs: Tensor, values: Tensor, labels: Tensor, budget: float) -> None:
+    if not (probs.ndim == labels.ndim == 1 and len(probs) == len(values) == len(labels) and len(probs)):
+        raise InputError(
+            f"probs {tuple(probs.shape)}, membership {tuple(values.shape)}, target {tuple(labels.shape)}: "
+            "expected one value of each per row."
+        )
+    if not bool(((probs >= 0) & (probs <= 1)).all()) or not bool(values.isfinite().all()):
+        raise InputError("probs and membership: expected probabilities, from 0 to 1, without missing values.")
+    if labels.all() or not labels.any():
+        raise InputError("target: all rows have one class; the strength is chosen on rows of both.")
+    if not 0 <= budget < 1:
+        raise InputError(f"max_accuracy_loss = {budget}: expected a number from 0 to below 1, such as 0.005.")
+
+
+@dataclass(frozen=True)
+class _Summary:
+    accuracy: float
+    balanced: float
+    share: float
+    gap: float
+    expected: float
+
+    @classmethod
+    def of(cls, point: PathPoint, labels: Tensor, gains: Tensor) -> _Summary:
+        tp = (point.decisions & labels).sum()
+        fp, positives = point.decisions.sum() - tp, labels.sum()
+        tn, fn = len(labels) - positives - fp, positives - tp
+        found = decision_summary(tp.double(), fp.double(), tn.double(), fn.double())
+        return cls(
+            accuracy=float(found["acc"]),
+            balanced=float(found["balanced_acc"]),
+            share=float(found["positive_share"]),
+            gap=float(point.rates.max() - point.rates.min()),
+            expected=float((gains * point.decisions).mean()),
+        )
+
+
+def _expected_accuracy(probs: Tensor, labels: Tensor) -> Tensor:
+    """Return the expected gain of accuracy by a positive decision, ``2 p - 1``, with recalibrated p."""
+    logits = probs.clamp(1e-6, 1 - 1e-6).logit()[:, None]
+    slope, intercept = fit_logistic(logits, labels, 1e3)
+    calibrated: Tensor = (slope * logits[:, 0] + intercept).sigmoid()
+    return 2 * calibrated - 1
+
+
+def _choose(
+    path: Iterator[PathPoint], labels: Tensor, gains: Tensor, goal: Goal, budget: float
+) -> tuple[PathPoint, CorrectionFit]:
+    """Follow the path to the goal or the first point that is not allowed; return the last one before it."""
+    first: _Summary | None = None
+    best: tuple[PathPoint, _Summary] | None = None
+    stopped: StoppedBy = "end"
+    for point in path:
+        found = _Summary.of(point, labels, gains)
+        first = first or found
+        if first.accuracy - found.accuracy > budget + _ROUNDING or first.expected - found.expected > budget:
+            stopped = "budget"
+            break
+        if best is not None and has_collapsed(found.balanced, found.share, first.balanced, first.share):
+            stopped = "collapse"
+            break
+        if best is None or found.gap < best[1].gap:
+            best = point, found
+        if goal.limit and found.gap <= goal.limit:
+            stopped = "goal"
+            break
+    if first is None or best is None:
+        raise AssertionError  # the path has at least the uncorrected decisions
+    point, found = best
+    return point, CorrectionFit(
+        stopped_by=stopped,
+        gap_before=first.gap,
+        gap_after=found.gap,
+        accuracy_before=first.accuracy,
+        accuracy_after=found.accuracy,
+        share_before=first.share,
+        share_after=found.share,
+        num_rows=len(labels),
+    )

@@ -1,0 +1,149 @@
+"""Gaps of decisions on rows without S, estimated with a survey."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.functional import PoweredRates, powered_rates
+from fairrf_lightning.membership import Membership, by_group
+from fairrf_lightning.metrics.counts import GAPS, Gap
+from fairrf_lightning.metrics.intervals import student_quantile
+from fairrf_lightning.survey import Survey
+
+ACT_ABOVE = 0.02  # smaller gaps are left alone
+_ERRORS = 1.64  # as are gaps below this many standard errors
+
+
+@dataclass(frozen=True)
+class GapEstimate:
+    """An estimated gap with its interval.
+
+    Args:
+        value: The gap.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        standard_error: Standard error of the difference behind it.
+    """
+
+    value: float
+    low: float
+    high: float
+    standard_error: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class ScoredRows:
+    """Rows without S, with the decisions of a model.
+
+    Args:
+        decisions: Decisions 0 or 1, ``(N,)``.
+        inputs: Encoded inputs ``(N, D)``.
+        target: True classes ``(N,)``; without them only dDP is estimated.
+        rows: Row numbers in the table ``(N,)``, so that surveyed people among them are recognised.
+    """
+
+    decisions: Tensor
+    inputs: Tensor
+    target: Tensor | None = None
+    rows: Tensor | None = None
+
+
+@torch.no_grad()
+def estimate_gaps(
+    pool: ScoredRows,
+    survey: Survey,
+    survey_decisions: Tensor,
+    membership: Membership,
+    *,
+    level: float = 0.95,
+) -> dict[str, GapEstimate]:
+    """Estimate the gaps of decisions in the population that the rows and the survey were drawn from.
+
+    The estimates are prediction powered: see :mod:`fairrf_lightning.functional.estimate`. Randomised answers
+    are accounted for.
+
+    Args:
+        pool: Rows without S.
+        survey: The surveyed people.
+        survey_decisions: The model's decisions on them, ``(n,)``.
+        membership: Membership; from this survey or from elsewhere.
+        level: Confidence level of the intervals.
+
+    Returns:
+        An estimate for each key of :data:`GAPS`; only for ``dp_gap`` if labels are missing, or if the survey
+        has too few people of a class and group.
+
+    Raises:
+        InputError: If the survey and the membership have different groups.
+    """
+    if survey.group_names != membership.group_names:
+        raise InputError(
+            f"survey and membership have different groups: {', '.join(survey.group_names)}, and "
+            f"{', '.join(membership.group_names)}."
+        )
+    gaps = [gap for gap in GAPS.values() if pool.target is not None or not gap.needs_labels]
+    return {
+        gap.key: _estimate(list(_rates(gap, pool, survey, survey_decisions, membership)), level)
+        for gap in gaps
+        if survey.can_estimate(gap)
+    }
+
+
+def is_detected(found: GapEstimate, act_above: float = ACT_ABOVE) -> bool:
+    """Return whether an estimated gap is large enough, and certain enough, to act on."""
+    return found.value > max(_ERRORS * found.standard_error, act_above)
+
+
+def _rates(
+    gap: Gap, pool: ScoredRows, survey: Survey, survey_decisions: Tensor, membership: Membership
+) -> Iterator[PoweredRates]:
+    """Yield the rates of each condition of a gap."""
+    given_target = gap.needs_labels and membership.knows_labels
+    # A surveyed person among the rows must not be predicted by a model that has seen the answer.
+    values = membership.probabilities(
+        pool.inputs, pool.target if given_target else None, rows=pool.rows, survey=survey
+    ).double()
+    fitted = by_group(membership.cross_fitted(survey, survey.target if given_target else None)).double()
+    for classes in gap.classes:
+        masks = {}
+        if gap.needs_labels and pool.target is not None and survey.target is not None:
+            masks = {
+                "mask": (pool.target > 0.5) == bool(classes[0]),
+                "survey_mask": (survey.target > 0.5) == bool(classes[0]),
+            }
+        yield powered_rates(
+            pool.decisions,
+            values,
+            survey_decisions,
+            fitted,
+            survey.indicators,
+            num_models=len(membership.coefficients),
+            **masks,
+        )
+
+
+def _estimate(conditions: list[PoweredRates], level: float) -> GapEstimate:
+    """Return the largest difference over conditions and pairs of groups, with its interval.
+
+    The upper limit misses only if the upper limits of all differences that tie for the largest do. So
+    with several differences the lower limits share the whole error probability, not one half of it.
+    """
+    pairs = list(combinations(range(len(conditions[0].rates)), 2))
+    found = torch.tensor(
+        [rates.difference(*pair) for rates in conditions for pair in pairs], dtype=torch.float64
+    )
+    size, error, freedom = found[:, 0].abs(), found[:, 1], found[:, 2]
+    half = student_quantile(level, freedom) * error
+    careful = student_quantile(1 - 2 * (1 - level) / max(len(found), 2), freedom) * error
+    value = float(size.max())
+    low, high = float((size - careful).max().clamp(min=0)), float((size + half).max().clamp(max=1))
+    return GapEstimate(value, min(low, value), max(high, value), float(error[size.argmax()]))
