@@ -142,7 +142,7 @@ def grid(
         path: CSV file of the results; a later grid with the same file resumes from it.
         advance: Called with a number of model-epochs when they are done.
         workers: Number of stacks trained in parallel; by default up to one per core, if it saves time.
-        backend: Backend of joblib.
+        backend: Backend of joblib: ``"loky"``, ``"dask"`` or ``"ray"``.
 
     Raises:
         InputError: If an option is out of range, or has no effect on the method.
@@ -153,7 +153,7 @@ def grid(
     data.prepare_data()
     settings = grid_settings(data, method, eta=eta, beta=beta, adversary_lr=adversary_lr, setting=setting)
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if workers is None:
+    if workers is None and backend == "loky":
         steps = len(settings) * len(seeds) * schedule.epochs * len(data.train_dataloader())
         workers = default_num_workers(steps)
     results = run_settings(
