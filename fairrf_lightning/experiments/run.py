@@ -44,7 +44,7 @@ _POLL_SECONDS = 0.2
 _BACKENDS: dict[str, dict[str, Any]] = {
     "loky": {},
     "dask": {},
-    "ray": {"ray_remote_args": {"num_cpus": 1, "max_restarts": -1, "max_task_retries": -1}},
+    "ray": {"ray_remote_args": {"num_cpus": 1, "max_restarts": 3, "max_task_retries": 3}},
 }
 
 Advance: TypeAlias = Callable[[int], None]
@@ -223,8 +223,8 @@ def run_jobs(
         path: CSV file that rows are written to as they come; rows found there are not trained again.
         advance: Called with the work done, in units of the jobs' ``weight``; model-epochs by default.
         max_models: Maximum number of models in a stack; each finished stack is written.
-        workers: Number of stacks trained in parallel, with one thread each; ``None``: one per core of this
-            machine or of the cluster. A Dask cluster always uses all its threads.
+        workers: Number of stacks trained in parallel, with one thread each; 1: in this process; ``None``: one
+            per core of this machine or of the cluster. A Dask cluster always uses all its threads.
         backend: Backend of joblib: ``"loky"`` for this machine, ``"dask"`` or ``"ray"`` for a cluster.
     """
     check_at_least(1, workers=workers)
@@ -245,7 +245,7 @@ def run_jobs(
     todo = [stack for stack, _ in stacks]
     if backend == "loky":
         workers = min(workers or joblib.cpu_count(), len(todo))
-    is_here = not todo or (backend == "loky" and workers == 1)
+    is_here = workers == 1 or not todo
     training = _train_here(todo, advance) if is_here else _train_in_parallel(todo, workers, backend, advance)
     with closing(training) as trained:
         for number, metrics in trained:
@@ -362,7 +362,9 @@ def _cluster(backend: str) -> Iterator[None]:
     """Connect to the cluster of a backend, or start one on this machine."""
     try:
         if backend == "ray":
-            import_module("ray.util.joblib").register_ray()  # it reads RAY_ADDRESS
+            own = import_module("ray.util.joblib.ray_backend").RayBackend  # it reads RAY_ADDRESS
+            # Ray inherits this from joblib's own pool, which cannot return results as they come; Ray's can.
+            joblib.register_parallel_backend("ray", type("_Ray", (own,), {"supports_return_generator": True}))
         make_client = import_module("distributed").Client if backend == "dask" else nullcontext
     except ImportError as error:
         raise InputError(
