@@ -36,7 +36,7 @@ from fairrf_lightning.experiments.stack import MakeData, Stack
 
 # 125 models train at 30 model-epochs per second in one stack, at 28 in two: few enough to keep both cores
 # busy, many enough to be fast. It must not depend on the number of workers, or results would.
-_MAX_MODELS = 80
+MAX_MODELS = 80
 _MIN_STEPS = 20_000  # of one model: 15 seconds of work, twice what the start of a process takes
 _LOGGER = "lightning.pytorch"
 _POLL_SECONDS = 0.2
@@ -174,7 +174,7 @@ def run_settings(
     *,
     path: str | Path | None = None,
     advance: Advance | None = None,
-    max_models: int = _MAX_MODELS,
+    max_models: int = MAX_MODELS,
     workers: int | None = 1,
     backend: str = "loky",
     evaluate: Evaluate = Stack.evaluate,
@@ -210,7 +210,7 @@ def run_jobs(
     *,
     path: str | Path | None = None,
     advance: Advance | None = None,
-    max_models: int = _MAX_MODELS,
+    max_models: int = MAX_MODELS,
     workers: int | None = 1,
     backend: str = "loky",
 ) -> list[pd.DataFrame]:

@@ -105,9 +105,9 @@ def _connect(url: URL, heartbeat: int) -> BaseStorage:
 
     try:
         return connect()
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, StorageInternalError) as error:
         # Two processes that start at once both create the tables; the slower one tries again.
-        if not any(sign in str(error).lower() for sign in ("already exists", "unique")):
+        if not any(sign in f"{error} {error.__cause__}".lower() for sign in ("already exists", "unique")):
             raise
         time.sleep(1)
         return connect()
