@@ -14,7 +14,7 @@ import torch
 # torchvision of the package index is built for CUDA; next to torch for CPUs its operators are missing, and
 # its import fails. None of them is used here.
 if not torch.cuda.is_available():
-    missing = torch.library.Library("torchvision", "DEF")
+    missing: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         missing.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
@@ -46,8 +46,9 @@ class ByHand(FinetuneClassifier):  # type: ignore[misc] # not installed here
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits, and keep them."""
-        self.logits: torch.Tensor = super().forward(images)
-        return self.logits
+        logits: torch.Tensor = super().forward(images)
+        self.logits = logits
+        return logits
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
         """Do what lightly's training step does, and add the penalty; the related column comes last."""
@@ -80,10 +81,11 @@ def train(name: str, classifier: type[FinetuneClassifier], added: list[Any]) -> 
         features, batch_size_per_device=BATCH, lr=0.1, feature_dim=288, num_classes=2, topk=(1,)
     )
     times = StepTimes()
+    watching: list[Any] = [*added, times]  # callbacks of the namespace `lightning`
     trainer = Trainer(
         accelerator="cpu",
         max_epochs=EPOCHS,
-        callbacks=[*added, times],
+        callbacks=watching,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
