@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from fairrf_lightning.audit.result import notices, uninformative
 from fairrf_lightning.callbacks.run_files import package_versions
+from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
@@ -24,7 +26,6 @@ from fairrf_lightning.notices import NEVER_ON, vanilla_notice
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
-    CertificateFacts,
     DataFacts,
     Dependence,
     Estimate,
@@ -51,6 +52,7 @@ from fairrf_lightning.report.text import (
     now,
     several_gaps,
     unmeasured_verdict,
+    with_collapse,
     without_headline,
 )
 
@@ -79,7 +81,7 @@ def run_facts(
     *,
     against: RunFolder | None = None,
     front: Front | None = None,
-    certificate: CertificateFacts | None = None,
+    certificate: Certificate | None = None,
 ) -> Facts:
     """Return the facts of a run.
 
@@ -151,7 +153,8 @@ def check_finite(run: RunFolder) -> None:
 
 def _logged(metrics: pd.DataFrame, scope: str) -> tuple[str, Facts]:
     """Return why the gaps carry no information, if so, and the facts that were logged last."""
-    why, split, accuracy, share = "", "no split", None, Estimate(float("nan"))
+    why, split, accuracy, share = "", "no split", None, Estimate(math.nan)
+    balanced = share
     gaps: list[MeasuredGap] = []
     for stage, words in (("val", "validation split, last epoch"), ("test", "test split")):
         if f"{stage}_acc" not in metrics or metrics[f"{stage}_acc"].isna().all():
@@ -165,12 +168,14 @@ def _logged(metrics: pd.DataFrame, scope: str) -> tuple[str, Facts]:
             for gap in GAPS.values()
             if f"{stage}_{gap.key}" in last.index and pd.notna(last[f"{stage}_{gap.key}_low"])
         ]
+    verdict = no_information_verdict(why, accuracy) if why else gaps_verdict(gaps, accuracy)
+    unknown = (math.nan, math.nan)
     return why, Facts(
         title="",
         subject="",
         split=split,
         made=now(),
-        verdict=no_information_verdict(why, accuracy) if why else gaps_verdict(gaps, accuracy),
+        verdict=with_collapse(verdict, (share.value, balanced.value), unknown, ""),
         accuracy=accuracy,
         positive_share=share if share.is_known else None,
         gaps=gaps,

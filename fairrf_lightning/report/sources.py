@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fairrf_lightning.audit.result import (
-    SCHEMA,
     has_labels,
-    may_turn,
     not_compared,
     nothing_to_compare,
+    share_and_balance,
     uninformative,
+    unknown_statements,
 )
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.datamodules.base import TabularDataModule
@@ -35,13 +35,11 @@ from fairrf_lightning.experiments.choose import (
 from fairrf_lightning.experiments.results import SHARED_COLUMNS
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION
+from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
     AccuracyAgainst,
-    CertificateFacts,
-    CertifiedGap,
     DataFacts,
     Estimate,
     Facts,
@@ -57,15 +55,14 @@ from fairrf_lightning.report.text import (
     comparison_verdict,
     empty_comparison_verdict,
     gaps_verdict,
-    listing,
     no_information_verdict,
     now,
-    percent,
-    points,
     several_gaps,
     unmeasured_verdict,
+    with_collapse,
     without_headline,
 )
+from fairrf_lightning.wording import listing, percent, points
 
 if TYPE_CHECKING:
     from fairrf_lightning.experiments.search import SweepResult  # needs Optuna
@@ -83,32 +80,9 @@ _RATES = {
     "auc": "AUC",
     "calibration_error": "calibration error",
 }
-_METHODS = {
-    "share": "share of S only",
-    "paper": "Theorem 2 of the paper",
-    "tight": "tight, any S",
-    "binary": "tight, binary S",
-}
 
 
 # --- audits
-
-
-def read_audit(path: Path) -> dict[str, Any]:
-    """Read ``audit.json``.
-
-    Raises:
-        InputError: If the file is not one that ``audit`` of this version wrote.
-    """
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            raise InputError(f"{path}: schema {found['schema']} is not known; this version reads {SCHEMA}.")
-        if missing := {"level", "rows", "source", "overall", "groupings", "notices"} - set(found):
-            raise InputError(f"{path}: {min(missing)} is missing; run audit again.")
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: not an audit.json; audit writes one.") from error
-    return found
 
 
 def audit_facts(result: Mapping[str, Any]) -> Facts:
@@ -147,7 +121,11 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         groups=_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
-        limits=[*several_gaps(gaps), *_left_out(result), *([LINEAR_ONLY] if is_checkpoint else [])],
+        limits=[
+            *several_gaps(gaps),
+            *(line for one in result["groupings"] for line in not_compared(one, result["rows"])),
+            *([LINEAR_ONLY] if is_checkpoint else []),
+        ],
         absent={
             "comparison": Absent(
                 "No other model was given; the option --against of audit compares with one."
@@ -180,7 +158,8 @@ def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
         verdict = comparison_verdict(gaps, other, accuracy, against)
     else:
         verdict = gaps_verdict(gaps, accuracy)
-    return _with_groups(verdict, result)
+    overall, compared = (share_and_balance(result[key]) for key in ("overall", "against"))
+    return _with_groups(with_collapse(verdict, overall, compared, other), result)
 
 
 def _accuracy(result: Mapping[str, Any]) -> Estimate | None:
@@ -196,14 +175,6 @@ def _accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
         return None
     other = _estimate(result["against"], "accuracy")
     return AccuracyAgainst(other, _estimate(result["accuracy_difference"], "value", "low", "high"))
-
-
-def _left_out(result: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{others:,} rows of other groups of {grouping['name']} are not compared."
-        for grouping in result["groupings"]
-        if (others := not_compared(grouping, result["rows"]))
-    ]
 
 
 def _audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
@@ -264,7 +235,7 @@ def _with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
     sentences = [
         line
         for grouping in result["groupings"]
-        for line in (*_extremes(grouping), *_unknown_rows(grouping), *_unknown_changes(grouping))
+        for line in (*_extremes(grouping), *unknown_statements(grouping))
     ]
     return replace(verdict, sentences=[*verdict.sentences, *sentences])
 
@@ -282,80 +253,12 @@ def _extremes(grouping: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _unknown_rows(grouping: Mapping[str, Any]) -> Iterator[str]:
-    bounds = [
-        f"{gap['gap']} lies between {points(gap['bounds'][0])} and {points(gap['bounds'][1])}"
-        for gap in grouping["gaps"]
-        if gap["bounds"] is not None
-    ]
-    if bounds:
-        yield (
-            f"The {grouping['name']} of {grouping['unknown_rows']:,} rows is not known. Whatever it is, "
-            f"{listing(bounds)} on all rows; the intervals do not include this."
-        )
-
-
-def _unknown_changes(grouping: Mapping[str, Any]) -> Iterator[str]:
-    found = {gap["gap"]: gap["against"] for gap in grouping["gaps"] if (gap["against"] or {}).get("bounds")}
-    if not found:
-        return
-    changes = (
-        f"{name} between {points(low, signed=True)} and {points(high, signed=True)}"
-        for name, (low, high) in ((name, of["difference_bounds"]) for name, of in found.items())
-    )
-    yield (
-        f"With these rows the change is: {listing(changes)} (outer bounds: the worst cases of the two models "
-        "need not occur together)."
-    )
-    if turning := [f"{name} ({of['verdict']})" for name, of in found.items() if may_turn(of)]:
-        yield f"Rows of unknown {grouping['name']} could therefore change the verdict on {listing(turning)}."
-
-
 def _estimate(of: Mapping[str, Any], name: str, low: str = "", high: str = "") -> Estimate:
     keys = (name, low or f"{name}_low", high or f"{name}_high")
     return Estimate(*(math.nan if of.get(key) is None else float(of[key]) for key in keys))
 
 
 # --- certificates
-
-
-def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> CertificateFacts:
-    """Read a certificate.
-
-    Args:
-        path: The JSON file that ``certify --output`` wrote.
-        weights: Digest of the weights that the report is about; not checked if empty.
-        checkpoint: Their checkpoint, for the error message.
-
-    Raises:
-        InputError: If the file is not a certificate, or one of other weights.
-    """
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        gaps = [_certified_gap(mode, found) for mode in ("hard", "prob")]
-        low, high = found["share"]
-        facts = CertificateFacts(
-            _claim(gaps[0], found),
-            str(found["group"]),
-            str(found["source"]),
-            gaps,
-            {str(name): (float(a), float(b)) for name, (a, b) in found["correlations"].items()},
-            (float(low), float(high)),
-            [str(line) for line in found["statements"]],
-            bool(found["rows"]["hard"]["adds_nothing"]),
-        )
-        certified = str(found["weights"])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: this is not a certificate; certify --output writes one.") from error
-    # By weights, not by name: the best checkpoints of two runs often have the same name.
-    if weights and weights != certified:
-        raise InputError(
-            f"{path}: this certificate is about another model than {checkpoint}: run certify --output with "
-            "that checkpoint, or remove the file."
-        )
-    return facts
 
 
 def certificate_commands(run: Path, checkpoint: Path) -> str:
@@ -367,32 +270,6 @@ def certificate_commands(run: Path, checkpoint: Path) -> str:
             shell_command("certify", checkpoint, "--proxies", proxies, "--output", run / "certificate.json"),
             shell_command("report", run),
         ]
-    )
-
-
-def _certified_gap(mode: str, found: Mapping[str, Any]) -> CertifiedGap:
-    bound = found["rows"][mode]
-    return CertifiedGap(
-        mode,
-        float(bound["low"]),
-        float(bound["high"]),
-        {words: float(bound["by_method"][name]) for name, words in _METHODS.items()},
-        population=found["population"].get(mode),
-        measured=found["measured"].get(mode),
-    )
-
-
-def _claim(gap: CertifiedGap, found: Mapping[str, Any]) -> str:
-    trivial = gap.by_method[_METHODS["share"]]
-    if not found["rows"]["hard"]["adds_nothing"]:
-        given = found["known_at_level"] is None
-        sure = "if the given numbers hold" if given else f"with {found['level']:.0%} confidence"
-        return f"Without S, dDP of decisions is certified to be at most {points(gap.bound)}, {sure}"
-    if trivial == 0:
-        return f"The certificate says nothing about the decisions: {SAME_DECISION}"
-    return (
-        "The certificate adds nothing about the decisions: the given correlations do not bound their dDP "
-        f"better than the share of S alone, {points(trivial)}"
     )
 
 

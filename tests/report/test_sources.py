@@ -153,6 +153,29 @@ def test_the_headline_of_a_nearly_constant_model_names_no_gap() -> None:
     assert not facts.notices, "the headline has it"
 
 
+def test_the_headline_of_a_model_that_accepts_few_names_no_gap() -> None:
+    """40 of 500 true positives and none of 1,500 negatives are accepted."""
+    groups = pd.DataFrame({"sex": ["f", "m"] * 1000})
+    target = (np.arange(2000) < 500).astype(int)
+    few, many = (np.where(np.arange(2000) < accepted, 0.9, 0.1) for accepted in (40, 450))
+    source = {"path": "p.csv", "data": None, "split": None, "against": "vanilla"}
+    alone, both, reverse = (
+        audit_facts(audit(Scores.of_arrays(target, np.stack(probs), groups, source=of)).to_dict()).verdict
+        for probs, of in (
+            ([few], source | {"against": None}),
+            ([few, many], source),
+            ([many, few], source),
+        )
+    )
+    assert alone.title.startswith("It hardly distinguishes people: 2.0 % of decisions are positive and")
+    assert both.title.startswith("Its decisions have collapsed: 2.0 % of decisions are positive and")
+    assert "against 22.5 % and 0.95 of vanilla" in both.title
+    for verdict in (alone, both):
+        assert verdict.tone == "unknown"
+        assert "dDP" not in verdict.title
+    assert "collapsed" not in reverse.title
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
