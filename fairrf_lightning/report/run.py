@@ -22,7 +22,7 @@ from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import no_information
-from fairrf_lightning.notices import NEVER_ON, vanilla_notice
+from fairrf_lightning.notices import vanilla_name, vanilla_notice
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
@@ -230,10 +230,8 @@ def _subject(run: RunFolder) -> str:
     eta = _options(run, "model").get("eta")
     if eta is None:
         return str((run.config.get("model") or {}).get("class_path", "model")).rpartition(".")[2]
-    if eta == 0:
-        return "vanilla"
-    if _was_never_penalised(run):
-        return f"vanilla (eta {eta:g}, {NEVER_ON})"
+    if eta == 0 or _was_never_penalised(run):
+        return vanilla_name(eta)
     beta = (run.config.get("lambda_update") or {}).get("beta")
     return f"FairRF, eta {eta:g}" + ("" if beta is None else f", beta {beta:g}")
 
@@ -355,12 +353,8 @@ def _comparison_commands(run: RunFolder) -> str:
         return ""
     # With null, the data set's own eta is used.
     eta, name = ("null", "penalised") if options["eta"] == 0 else ("0", "vanilla")
-    return "\n".join(
-        [
-            shell_command(*_fit_again(run, name), f"--model.eta={eta}"),
-            shell_command("report", run.path, "--against", run.path / name / "version_0"),
-        ]
-    )
+    again = shell_command(*_fit_again(run, name), f"--model.eta={eta}")
+    return f"{again}\n{shell_command('report', run.path, '--against', run.path / name / 'version_0')}"
 
 
 def _logging_commands(run: RunFolder) -> str:
@@ -368,17 +362,16 @@ def _logging_commands(run: RunFolder) -> str:
     if not _can_run(run):
         return ""
     again = shell_command(*_fit_again(run, "logged"))
-    return "\n".join([again, shell_command("report", run.path / "logged" / "version_0")])
+    return f"{again}\n{shell_command('report', run.path / 'logged' / 'version_0')}"
 
 
 def _grid_commands(run: RunFolder) -> str:
     """Return the commands that train a grid on the run's data and report the run with it."""
-    data = run.config.get("data") or {}
+    data, folder = run.config.get("data") or {}, run.path / "grid"
     if not _can_run(run) or not str(data.get("class_path")).startswith(_OURS):
         return ""
-    folder = run.path / "grid"
     grid = shell_command("grid", *_data_options(run.data_name, data), "--out", folder)
-    return "\n".join([grid, shell_command("report", run.path, "--grid", folder)])
+    return f"{grid}\n{shell_command('report', run.path, '--grid', folder)}"
 
 
 def _data_options(name: str, data: Mapping[str, Any]) -> Iterator[str]:
