@@ -24,6 +24,12 @@ MORE_ACCURATE = "more accurate, beyond noise"
 LESS_ACCURATE = "less accurate, beyond noise"
 NO_DIFFERENCE = "no difference shown"
 NOT_ESTIMABLE = "not estimable"
+RATES = {
+    "selection_rate": "selection rate",
+    "true_positive_rate": "true positive rate",
+    "false_positive_rate": "false positive rate",
+    "accuracy": "accuracy",
+}
 NO_LABELS = (
     "No true labels: selection rates and dDP are measured; accuracy, true and false positive rates, AUC, "
     "calibration, dEO and dEOdds are not applicable. If the file has labels, name their column by --target."

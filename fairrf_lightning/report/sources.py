@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fairrf_lightning.audit.result import (
+    RATES,
     has_labels,
     not_compared,
     nothing_to_compare,
@@ -72,14 +73,7 @@ SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its ow
 _LABELS = {gap.key: gap.label for gap in GAPS.values()}
 _GRID_GAPS = ("eo_gap", "dp_gap")
 # The rates with intervals are drawn; all are in the table.
-_RATES = {
-    "selection_rate": "selection rate",
-    "true_positive_rate": "true positive rate",
-    "false_positive_rate": "false positive rate",
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "calibration_error": "calibration error",
-}
+_RATES = RATES | {"auc": "AUC", "calibration_error": "calibration error"}
 
 
 # --- audits

@@ -215,9 +215,14 @@ def accuracy_sentences(accuracy: Estimate | None, against: AccuracyAgainst | Non
     if against is None:
         return [f"Accuracy is {percent(accuracy.value)}."]
     change = against.difference
-    ends = f" (95 % interval {interval(change)}), {against.change}" if change.has_interval else ""
+    ends = f"{_in_brackets(change)}, {against.change}" if change.has_interval else ""
     values = f"{percent(accuracy.value)} against {percent(against.other.value)}"
     return [f"Accuracy is {values}: {points(change.value, signed=True)}{ends}."]
+
+
+def _in_brackets(estimate: Estimate) -> str:
+    """Return the interval in brackets, after a space; empty if there is none."""
+    return f" (95 % interval {interval(estimate)})" if estimate.has_interval else ""
 
 
 def _start(text: str) -> str:
@@ -239,8 +244,8 @@ def _largest(gaps: Sequence[MeasuredGap]) -> Iterator[str]:
     known = [gap for gap in gaps if gap.estimate.is_known]
     if known:
         worst = max(known, key=lambda gap: gap.estimate.value)
-        ends = f" (95 % interval {interval(worst.estimate)})" if worst.estimate.has_interval else ""
-        yield f"The largest gap of this model is {_name(worst, gaps)}: {points(worst.estimate.value)}{ends}."
+        size = f"{points(worst.estimate.value)}{_in_brackets(worst.estimate)}"
+        yield f"The largest gap of this model is {_name(worst, gaps)}: {size}."
 
 
 def _in(names: Sequence[str], changes: Mapping[str, Any]) -> str:
@@ -274,9 +279,9 @@ def _differences(gaps: Sequence[MeasuredGap]) -> Iterator[str]:
 def _difference(gap: MeasuredGap, name: str) -> str:
     if gap.difference is None or gap.other is None or not gap.difference.is_known:
         return f"{name} is not estimable."
-    ends = f" (95 % interval {interval(gap.difference)})" if gap.difference.has_interval else ""
     sizes = f"from {points(gap.other.value)} to {points(gap.estimate.value)}"
-    return f"{name} {sizes}: {points(gap.difference.value, signed=True)}{ends}, {gap.change}."
+    change = f"{points(gap.difference.value, signed=True)}{_in_brackets(gap.difference)}"
+    return f"{name} {sizes}: {change}, {gap.change}."
 
 
 def _sizes(gaps: Sequence[MeasuredGap]) -> Iterator[str]:
@@ -288,7 +293,7 @@ def _size(gap: MeasuredGap, name: str) -> str:
     if not gap.estimate.has_interval:
         return f"{name} is not estimable{': ' + gap.note if gap.note else ''}."
     found = "a gap beyond noise" if gap.estimate.low > 0 else "no gap shown"
-    return f"{name} is {points(gap.estimate.value)} (95 % interval {interval(gap.estimate)}): {found}."
+    return f"{name} is {points(gap.estimate.value)}{_in_brackets(gap.estimate)}: {found}."
 
 
 def _cost(against: AccuracyAgainst | None) -> str:
