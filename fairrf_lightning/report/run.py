@@ -42,6 +42,7 @@ from fairrf_lightning.report.sources import (
     by_column,
     certificate_commands,
     data_name,
+    estimate,
     use_of_sensitive,
 )
 from fairrf_lightning.report.text import (
@@ -160,11 +161,11 @@ def _logged(metrics: pd.DataFrame, scope: str) -> tuple[str, Facts]:
         if f"{stage}_acc" not in metrics or metrics[f"{stage}_acc"].isna().all():
             continue
         last = metrics[metrics[f"{stage}_acc"].notna()].iloc[-1]
-        split, accuracy = words, _estimate(last, f"{stage}_acc")
-        share, balanced = (_estimate(last, f"{stage}_{name}") for name in ("positive_share", "balanced_acc"))
+        split, accuracy = words, estimate(last, f"{stage}_acc")
+        share, balanced = (estimate(last, f"{stage}_{name}") for name in ("positive_share", "balanced_acc"))
         why = no_information(share.value, balanced.value)
         gaps = [
-            MeasuredGap(gap.label, scope, _estimate(last, f"{stage}_{gap.key}"))
+            MeasuredGap(gap.label, scope, estimate(last, f"{stage}_{gap.key}"))
             for gap in GAPS.values()
             if f"{stage}_{gap.key}" in last.index and pd.notna(last[f"{stage}_{gap.key}_low"])
         ]
@@ -255,10 +256,6 @@ def _notices(run: RunFolder, against: RunFolder | None, audit: Mapping[str, Any]
     text = "\n".join(lines).casefold()
     audited = () if audit is None else notices(audit)
     return [*lines, *(line for line in audited if line.rstrip(".").casefold() not in text)]
-
-
-def _estimate(row: pd.Series, name: str) -> Estimate:
-    return Estimate(*(float(row.get(key, float("nan"))) for key in (name, f"{name}_low", f"{name}_high")))
 
 
 def _options(run: RunFolder, key: str) -> Mapping[str, Any]:

@@ -63,7 +63,7 @@ from fairrf_lightning.report.text import (
     with_collapse,
     without_headline,
 )
-from fairrf_lightning.wording import listing, percent, points
+from fairrf_lightning.wording import first_upper, listing, percent, points
 
 if TYPE_CHECKING:
     from fairrf_lightning.experiments.search import SweepResult  # needs Optuna
@@ -72,6 +72,7 @@ REPORTED_LEVEL = 0.95  # the page and the card say "95 %" throughout
 SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and initial weights."
 _LABELS = {gap.key: gap.label for gap in GAPS.values()}
 _GRID_GAPS = ("eo_gap", "dp_gap")
+_GRID_MEASURES = {_LABELS[key]: f"test_{key}" for key in _GRID_GAPS}
 # The rates with intervals are drawn; all are in the table.
 _RATES = RATES | {"auc": "AUC", "calibration_error": "calibration error"}
 
@@ -157,18 +158,18 @@ def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
 
 
 def _accuracy(result: Mapping[str, Any]) -> Estimate | None:
-    return _estimate(result["overall"], "accuracy") if has_labels(result) else None
+    return estimate(result["overall"], "accuracy") if has_labels(result) else None
 
 
 def _positive_share(overall: Mapping[str, Any] | None) -> Estimate | None:
-    return None if not overall or "selection_rate" not in overall else _estimate(overall, "selection_rate")
+    return None if not overall or "selection_rate" not in overall else estimate(overall, "selection_rate")
 
 
 def _accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
     if not result.get("against") or not has_labels(result):
         return None
-    other = _estimate(result["against"], "accuracy")
-    return AccuracyAgainst(other, _estimate(result["accuracy_difference"], "value", "low", "high"))
+    other = estimate(result["against"], "accuracy")
+    return AccuracyAgainst(other, estimate(result["accuracy_difference"], "value", "low", "high"))
 
 
 def _audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
@@ -191,7 +192,7 @@ def _groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
             grouping["name"],
             group["name"],
             int(group["rows"]),
-            {words: _estimate(group, name) for name, words in rates.items() if name in group},
+            {words: estimate(group, name) for name, words in rates.items() if name in group},
             "" if group["estimable"] else "too few rows",
         )
         for grouping in result["groupings"]
@@ -206,10 +207,10 @@ def _gaps(grouping: Mapping[str, Any]) -> Iterator[MeasuredGap]:
         yield MeasuredGap(
             gap["gap"],
             grouping["name"],
-            _estimate(gap, "value", "low", "high"),
+            estimate(gap, "value", "low", "high"),
             gap["mode"],
-            other=_estimate(against, "value", "low", "high") if against else None,
-            difference=_estimate(against, *change) if against else None,
+            other=estimate(against, "value", "low", "high") if against else None,
+            difference=estimate(against, *change) if against else None,
             note=_note(gap, grouping["unknown_rows"]),
         )
 
@@ -247,7 +248,8 @@ def _extremes(grouping: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _estimate(of: Mapping[str, Any], name: str, low: str = "", high: str = "") -> Estimate:
+def estimate(of: Any, name: str, low: str = "", high: str = "") -> Estimate:
+    """Return a number and its limits (``<name>_low``, ``<name>_high``) of a mapping or a row of a table."""
     keys = (name, low or f"{name}_low", high or f"{name}_high")
     return Estimate(*(math.nan if of.get(key) is None else float(of[key]) for key in keys))
 
@@ -400,24 +402,30 @@ def seed_gaps(runs: pd.DataFrame, vanilla: pd.DataFrame | None, scope: str) -> I
     for key in _GRID_GAPS:
         measure = f"test_{key}"
         if measure in runs and runs[measure].notna().any():
-            estimate = Estimate(*mean_interval(runs[measure]))
-            if vanilla is None:
-                yield MeasuredGap(_LABELS[key], scope, estimate)
-            else:
+            gap = MeasuredGap(_LABELS[key], scope, Estimate(*mean_interval(runs[measure])))
+            if vanilla is not None:
                 other = Estimate(*mean_interval(vanilla[measure]))
-                change = Estimate(*difference(runs, vanilla, measure))
-                yield MeasuredGap(_LABELS[key], scope, estimate, other=other, difference=change)
+                gap = replace(gap, other=other, difference=Estimate(*difference(runs, vanilla, measure)))
+            yield gap
 
 
-def mean_point(row: pd.Series, *, series: str, label: str, mark: str = "") -> Point:
+def mean_point(
+    row: pd.Series,
+    *,
+    series: str,
+    label: str,
+    mark: str = "",
+    measures: Mapping[str, str] = _GRID_MEASURES,
+    accuracy: str = "test_acc",
+) -> Point:
     """Return a setting from its means and standard deviations over seeds (``<measure>_std``)."""
+    spreads = {"accuracy": accuracy, **measures}
     return Point(
         series=series,
         label=label,
-        accuracy=float(row["test_acc"]),
-        gaps={_LABELS[key]: float(row[f"test_{key}"]) for key in _GRID_GAPS},
-        spread={_LABELS[key]: float(row[f"test_{key}_std"]) for key in _GRID_GAPS}
-        | {"accuracy": float(row["test_acc_std"])},
+        accuracy=float(row[accuracy]),
+        gaps={name: float(row[measure]) for name, measure in measures.items()},
+        spread={name: float(row.get(f"{measure}_std", math.nan)) for name, measure in spreads.items()},
         mark=mark,
     )
 
@@ -491,17 +499,14 @@ def sweep_facts(result: SweepResult, *, data: DataFacts, folder: Path, max_accur
         "A sweep uses validation rows only. Train and test the chosen setting, then report that run.",
         shell_command("fit", "--config", folder / "chosen.yaml"),
     )
-    points_of = [
-        Point(
+    trial_points = [
+        mean_point(
+            row,
             series="vanilla" if pd.isna(row["trial"]) else "trial",
             label=_trial_label(row),
-            accuracy=float(row["val_acc"]),
-            gaps={name: float(row[measure])},
-            spread={
-                "accuracy": float(row.get("val_acc_std", math.nan)),
-                name: float(row.get(f"{measure}_std", math.nan)),
-            },
             mark="chosen" if index == chosen.name else "",
+            measures={name: measure},
+            accuracy="val_acc",
         )
         for index, row in trials.iterrows()
     ]
@@ -510,9 +515,9 @@ def sweep_facts(result: SweepResult, *, data: DataFacts, folder: Path, max_accur
         subject=_trial_label(chosen),
         split="validation split",
         made=now(),
-        verdict=Verdict("unknown", title[:1].upper() + title[1:], sentences),
+        verdict=Verdict("unknown", first_upper(title), sentences),
         accuracy=accuracy,
-        fronts=[Front(f"{trials['trial'].notna().sum()} trials", points_of, rule)],
+        fronts=[Front(f"{trials['trial'].notna().sum()} trials", trial_points, rule)],
         data=data,
         configuration=configuration,
         versions=_installed(configuration["versions"]),
