@@ -15,6 +15,7 @@ import difflib
 import hashlib
 import importlib
 import json
+import logging
 import os
 import random
 import resource
@@ -327,6 +328,7 @@ def main() -> None:
     possible = [mutant for file in files for mutant in mutants_of(file)]
     number = min(options.mutants, len(possible))
     mutants = random.Random(options.seed).sample(possible, number)  # noqa: S311 - a sample, no secret
+    logging.getLogger().addHandler(logging.NullHandler())  # else Lightning hides its messages from pytest
     for name in LIBRARIES:
         importlib.import_module(name)
     options.out.mkdir(parents=True, exist_ok=True)
