@@ -23,6 +23,7 @@ from fairrf_lightning.metrics.paired import (
     decision_correlation,
     difference_test,
     gap_difference_interval,
+    mean_correlation,
     paired_difference_interval,
 )
 from tests.metrics.samples import DRAWS, sample
@@ -140,6 +141,11 @@ def test_limits_are_those_whose_coverage_was_measured(
     models = [RateSample.of_sums(rows, torch.tensor(sums).double()) for sums in (first, second)]
     limits = gap_difference_interval(models[0], models[1], torch.full_like(rows, correlation))
     assert [limit.item() for limit in limits] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_constant_model_has_no_correlation_with_another() -> None:
+    covariance, variances = torch.tensor([0.0, 0.03]), torch.tensor([0.0, 0.09])
+    assert mean_correlation(covariance, variances, torch.tensor(0.04)).tolist() == pytest.approx([0.0, 0.5])
 
 
 def test_a_model_against_itself_shows_no_difference() -> None:
