@@ -314,7 +314,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="part of a file's path")
+    parser.add_argument("--only", default="", help="part of a path: of the drawn mutants, try those there")
     parser.add_argument("--tests", nargs="+", default=TESTS, help="files and folders of tests")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "mutation", help="folder of the results")
@@ -324,10 +324,10 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Draw mutants of the core and try those without a result."""
     options = parse()
-    files = [file for pattern in CORE for file in sorted(PACKAGE.glob(pattern)) if options.only in str(file)]
+    files = [file for pattern in CORE for file in sorted(PACKAGE.glob(pattern))]
     possible = [mutant for file in files for mutant in mutants_of(file)]
-    number = min(options.mutants, len(possible))
-    mutants = random.Random(options.seed).sample(possible, number)  # noqa: S311 - a sample, no secret
+    drawn = random.Random(options.seed).sample(possible, options.mutants)  # noqa: S311 - a sample, no secret
+    mutants = [mutant for mutant in drawn if options.only in mutant.path]
     logging.getLogger().addHandler(logging.NullHandler())  # else Lightning hides its messages from pytest
     for name in LIBRARIES:
         importlib.import_module(name)
@@ -342,8 +342,8 @@ def main() -> None:
             try_all(untried, folders, CoveringTests(folders[0], options.tests, options.out), results)
     survivors = results.survivors(mutants)
     print(*survivors, sep="\n\n")
-    killed = number - len(survivors)
-    print(f"{killed} of {number} mutants killed, {len(possible)} were possible (seed {options.seed})")
+    killed = len(mutants) - len(survivors)
+    print(f"{killed} of {len(mutants)} mutants killed, {len(possible)} were possible (seed {options.seed})")
 
 
 if __name__ == "__main__":
