@@ -564,6 +564,13 @@ def test_interval_of_one_column_is_theorem_1() -> None:
     torch.testing.assert_close(multi, correlation_interval(a[:, 0], b[:, 0]))
 
 
+def test_columns_that_determine_s_leave_one_correlation() -> None:
+    determined, b = torch.tensor([0.6, 0.8]), torch.tensor([0.5, -0.3])  # S = 0.6 x + 0.8 z
+    low, high = as_floats(correlation_interval_multi(determined, b, torch.eye(2)))
+    assert low == pytest.approx(0.06, abs=1e-3)
+    assert high == pytest.approx(0.06, abs=1e-3)
+
+
 def test_duplicated_column_does_not_change_the_interval() -> None:
     joint = random_correlations(5, seed=1)
     again = joint[[0, 1, 2, 1, 3, 4]][:, [0, 1, 2, 1, 3, 4]]
