@@ -97,17 +97,24 @@ class GroupCounts:
         """
         dtype = torch.float32 if preds.device.type == "mps" else torch.float64  # MPS has no float64.
         cell = torch.add((target > 0.5).long(), groups.long(), alpha=2)
-        cells = (cell.unsqueeze(-1) == torch.arange(2 * num_groups, device=cell.device)).to(dtype)
         scores = preds.detach().to(dtype)
-        # All sums in one matrix product: small operations cost more than the arithmetic.
-        values = torch.stack([(preds >= threshold).to(dtype), scores, scores.square()], -2)
-        if cells.ndim > 2 and cells.shape[-3] == 1:  # models that share their rows
-            sums = (values.flatten(-3, -2) @ cells.squeeze(-3)).unflatten(-2, (-1, 3))
+        # All sums at once: small operations cost more than the arithmetic.
+        values = torch.stack(
+            [torch.ones_like(scores), (preds >= threshold).to(dtype), scores, scores.square()], -2
+        )
+        if preds.ndim == cell.ndim == 1:
+            # The first two places are those of the id -1.
+            sums = scores.new_zeros(4, 2 * num_groups + 2).index_add_(-1, cell + 2, values)[:, 2:]
+            rows, positive, score_sum, squares = sums.unflatten(-1, (num_groups, 2)).unbind(-3)
+            return cls(rows.long(), positive.long(), score_sum, squares)
+        cells = (cell.unsqueeze(-1) == torch.arange(2 * num_groups, device=cell.device)).to(dtype)
+        if cells.ndim > 2 and cells.shape[-3] == 1:  # models that share their rows: one matrix product
+            sums = (values[..., 1:, :].flatten(-3, -2) @ cells.squeeze(-3)).unflatten(-2, (-1, 3))
         else:
-            sums = values @ cells
+            sums = values[..., 1:, :] @ cells
         positive, score_sum, squares = sums.unflatten(-1, (num_groups, 2)).unbind(-3)
-        rows = cells.sum(-2).long().unflatten(-1, (num_groups, 2))
-        return cls(rows, positive.long(), score_sum, squares)
+        rows = cells.sum(-2).unflatten(-1, (num_groups, 2))
+        return cls(rows.long(), positive.long(), score_sum, squares)
 
     @classmethod
     def of_classes(cls, probs: Tensor, target: Tensor, groups: Tensor, num_groups: int) -> GroupCounts:
