@@ -404,10 +404,7 @@ def lambda_cost(
 
 def check_beta(beta: float | Tensor) -> None:
     """Raise :class:`InputError` unless ``beta`` is positive and finite."""
-    if isinstance(beta, Tensor):
-        valid = bool(((beta > 0) & beta.isfinite()).all())
-    else:
-        valid = 0 < beta < math.inf
+    valid = bool(((beta > 0) & beta.isfinite()).all()) if isinstance(beta, Tensor) else 0 < beta < math.inf
     if not valid:
         raise InputError(
             f"beta = {beta!r}: expected a positive number. Large values spread lambda evenly, small "
