@@ -65,14 +65,7 @@ def alternate(row: Row, ways: Mapping[str, Way], rounds: int, calls: int = 1, pr
     Each round starts with another way. One untimed round comes first. A way that fails is left out, with the
     reason.
     """
-    left = dict(ways)
-    for name, way in ways.items():
-        try:
-            way()
-        except Exception as error:  # noqa: BLE001 - a peer that fails is reported
-            row["not_run"][prefix + name] = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-            del left[name]
-    names = list(left)
+    names = [name for name, way in ways.items() if _runs(row, prefix + name, way)]
     for name in names:
         row["times"][prefix + name] = {"cpu": [], "wall": []}
     for number in range(rounds):
@@ -80,9 +73,24 @@ def alternate(row: Row, ways: Mapping[str, Way], rounds: int, calls: int = 1, pr
         for name in names[shift:] + names[:shift]:
             cpu, wall = used_cpu(), time.perf_counter()
             for _ in range(calls):
-                left[name]()
+                ways[name]()
             row["times"][prefix + name]["cpu"].append((used_cpu() - cpu) / calls)
             row["times"][prefix + name]["wall"].append((time.perf_counter() - wall) / calls)
+
+
+def _runs(row: Row, name: str, way: Way) -> bool:
+    """Call a way once and return whether it works; note the reason if it does not."""
+    try:
+        way()
+    except Exception as error:  # noqa: BLE001 - any failure of another library is reported
+        row["not_run"][name] = reason(error)
+        return False
+    return True
+
+
+def reason(error: Exception) -> str:
+    """Return an error in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

@@ -31,6 +31,7 @@ from benchmarks.measuring import (
     faster,
     median,
     new_row,
+    reason,
     run_child,
     spread,
     used_cpu,
@@ -235,7 +236,7 @@ def goal_row(*, quick: bool) -> Row:
             try:
                 cpu, wall, found = _until_goal(known, method)
             except Exception as error:  # noqa: BLE001 - a peer that fails is reported
-                row["not_run"][name] = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+                row["not_run"][name] = reason(error)
                 continue
             times = row["times"].setdefault(name, {"cpu": [], "wall": []})
             times["cpu"].append(cpu)
@@ -370,7 +371,7 @@ def _on_ranks(ranks: int, rows: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         # One host without a network: gloo would look up the host's own name.
         env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-        text = run_child(command, {**env, "TMPDIR": folder}, 200)
+        text = run_child(command, {**env, "TMPDIR": folder}, 600)
     found: dict[str, float] = json.loads([line for line in text.splitlines() if line.startswith("{")][-1])
     return found
 

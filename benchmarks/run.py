@@ -26,19 +26,20 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import Row, new_row, noise, run_child  # noqa: E402 - a script finds its package first
 
-# Name of a row: its function, and seconds after which it is given up.
+# Function of each row.
 ROWS = {
-    "fit": ("rows_training:fit_row", 300),
-    "step": ("rows_parts:step_row", 240),
-    "lambda": ("rows_parts:lambda_row", 120),
-    "metrics": ("rows_parts:metrics_row", 120),
-    "grid": ("rows_training:grid_row", 300),
-    "goal": ("rows_training:goal_row", 400),
-    "imports": ("rows_parts:imports_row", 240),
-    "processes": ("rows_training:processes_row", 300),
-    "audit": ("rows_parts:audit_row", 600),
-    "growth": ("rows_training:growth_row", 500),
+    "fit": "rows_training:fit_row",
+    "step": "rows_parts:step_row",
+    "lambda": "rows_parts:lambda_row",
+    "metrics": "rows_parts:metrics_row",
+    "grid": "rows_training:grid_row",
+    "goal": "rows_training:goal_row",
+    "imports": "rows_parts:imports_row",
+    "processes": "rows_training:processes_row",
+    "audit": "rows_parts:audit_row",
+    "growth": "rows_training:growth_row",
 }
+_MAX_SECONDS = 1800  # of one row; then it is given up
 _PACKAGES = ("torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow", "fairlearn", "fairret")
 _PACKAGES += ("scikit-learn", "cvxpy", "quadprog", "aequitas")
 RESULTS = ROOT / "benchmarks" / "results.json"
@@ -50,7 +51,7 @@ def measure(name: str, *, quick: bool = False) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    module, _, function = ROWS[name][0].partition(":")
+    module, _, function = ROWS[name].partition(":")
     start, before = time.perf_counter(), noise()
     row: Row = getattr(import_module(f"benchmarks.{module}"), function)(quick=quick)
     return {
@@ -68,7 +69,7 @@ def run_row(name: str, results: Path, *, quick: bool) -> None:
     command = [sys.executable, __file__, "--measure", name, *(["--quick"] if quick else [])]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PYTHONPATH": str(ROOT)}
     try:
-        row = json.loads(run_child(command, env, ROWS[name][1]).splitlines()[-1])
+        row = json.loads(run_child(command, env, _MAX_SECONDS).splitlines()[-1])
     except (RuntimeError, ValueError, IndexError) as error:
         row = {**new_row(), "not_run": {"the whole row": str(error)}}
     known = json.loads(results.read_text("utf-8")) if results.is_file() else {}

@@ -14,51 +14,44 @@ from fairrf_lightning.files import replacing
 Result = dict[str, Any]
 
 TITLES = {
-    "fit": (
-        "One epoch of `fit` on Adult",
-        "As shipped, with one thread, from the first training batch of an epoch to the last. The bare loop has "
-        "tensors in batches, fused Adam and a minimal penalty by hand with a fixed lambda. Stock Lightning has "
-        "`DataLoader(TensorDataset)`, a progress bar and a loop over the related columns.",
-    ),
-    "step": (
-        "Training step",
-        "An MLP 64-32 at batch 512. The penalty by hand is one matrix product with plain autograd and a fixed "
-        "lambda. fairret and the FairTorch-like loss see two groups and need the sensitive attribute.",
-    ),
-    "lambda": (
-        "`solve_lambda`",
-        "Penalties are covariances as a batch of 512 gives them for unrelated columns. quadprog needs a dense "
-        "matrix and cvxpy builds its problem each time, so both stop at K = 1,000.",
-    ),
-    "metrics": (
-        "Gap metrics",
-        "One `update` of the demographic parity gap, with the checks of each library.",
-    ),
-    "grid": (
-        "Grid of 125 models",
-        "Time per model and epoch on Adult: one stack, or one model after the other with the same penalty.",
-    ),
-    "goal": (
-        "Time to a goal",
-        "Adult: dDP of at most 0.11 and accuracy of at least 0.848 on test rows. All methods know the sensitive "
-        "attribute of the same 400 people; fairlearn and fairret use it as proxy labels. Ours trains an MLP "
-        "and corrects its decisions. Each method tries its settings from weak to strong and stops at the first "
-        "that reaches the goal on test rows. This favours methods with many settings.",
-    ),
-    "imports": ("Imports and help", "CPU time of a new Python process."),
-    "processes": (
-        "Two processes",
-        "DDP on one machine with an MLP 512-256 and the exact penalty over both processes, one thread each.",
-    ),
-    "audit": (
-        "Audit of 10 million predictions",
-        "From one Parquet file, by race, by sex and by both, after the imports, each in its own process.",
-    ),
-    "growth": (
-        "Growth",
-        "CPU time by the number of rows, related columns and related features; wall time of an epoch by the "
-        "number of processes.",
-    ),
+    "fit": "One epoch of `fit` on Adult",
+    "step": "Training step",
+    "lambda": "`solve_lambda`",
+    "metrics": "Gap metrics",
+    "grid": "Grid of 125 models",
+    "goal": "Time to a goal",
+    "imports": "Imports and help",
+    "processes": "Two processes",
+    "audit": "Audit of 10 million predictions",
+    "growth": "Growth",
+}
+_ABOUT = {
+    "fit": """\
+As shipped, with one thread, from the first training batch of an epoch to the last. The bare loop has tensors in
+batches, fused Adam and a minimal penalty by hand with a fixed lambda. Stock Lightning has
+`DataLoader(TensorDataset)`, a progress bar and a loop over the related columns.""",
+    "step": """\
+An MLP 64-32 at batch 512. The penalty by hand is one matrix product with plain autograd and a fixed lambda.
+fairret and the FairTorch-like loss see two groups and need the sensitive attribute: their cost does not grow
+with the number of columns.""",
+    "lambda": """\
+Penalties are covariances as a batch of 512 gives them for unrelated columns. quadprog needs a dense matrix and
+cvxpy builds its problem each time, so both stop at K = 1,000.""",
+    "metrics": "One `update` of the demographic parity gap, with the checks of each library.",
+    "grid": "Time per model and epoch on Adult: one stack, or one model after the other with the same penalty.",
+    "goal": """\
+Adult: dDP of at most 0.11 and accuracy of at least 0.848 on test rows. All methods know the sensitive attribute
+of the same 400 people; fairlearn and fairret use it as proxy labels. Ours trains an MLP and corrects its
+decisions. Each method tries its settings from weak to strong and stops at the first that reaches the goal on
+test rows, which favours methods with many settings. A method that does not reach the goal has tried all.""",
+    "imports": "CPU time of a new Python process.",
+    "processes": """\
+DDP on one machine with an MLP 512-256 and the exact penalty over both processes, one thread each.""",
+    "audit": """\
+From one Parquet file, by race, by sex and by both, after the imports, each in its own process.""",
+    "growth": """\
+CPU time by the number of rows, related columns and related features; wall time of an epoch by the number of
+processes.""",
 }
 _METHOD = """\
 The ways to do a thing take turns. Ratios are of neighbouring measurements, by CPU time unless stated. A range
@@ -85,10 +78,8 @@ def page_lines(rows: dict[str, Result]) -> Iterator[str]:
     targets = [found for found in reached if found is not None]
     yield "# Benchmarks"
     yield ""
-    yield (
-        "`python benchmarks/run.py` measures everything on this page in one run. The other libraries are in the "
-        "extra `benchmarks`."
-    )
+    yield "`python benchmarks/run.py` measures everything on this page in one run. The other libraries are in"
+    yield "the extra `benchmarks`."
     yield f"**{sum(targets)} of {len(targets)} targets are reached.**"
     yield ""
     yield "![Ratios and their targets](figures/benchmarks.svg)"
@@ -100,8 +91,7 @@ def page_lines(rows: dict[str, Result]) -> Iterator[str]:
 
 
 def _section(name: str, row: Result) -> Iterator[str]:
-    title, about = TITLES[name]
-    yield from ("", f"## {title}", "", about, "")
+    yield from ("", f"## {TITLES[name]}", "", _ABOUT[name], "")
     if row["comparisons"]:
         yield "| measured | value | target | reached |"
         yield "|---|---|---|---|"
