@@ -87,7 +87,11 @@ class StreamedBatches(EpochBatches):
         if self.num_workers == 0:
             blocks = prefetched(self._blocks(self.rank))
             return islice(self._cut(blocks, self.rank), first, None)
-        loader = DataLoader(_WorkerBatches(self), batch_size=None, num_workers=self.num_workers)
+        # The clients of remote storage have threads, which a forked process would lack.
+        start = "spawn" if self.table.directory.is_remote else None
+        loader = DataLoader(
+            _WorkerBatches(self), batch_size=None, num_workers=self.num_workers, multiprocessing_context=start
+        )
         return islice(loader, first, None)
 
     def reader_batches(self, worker: int) -> Iterator[Rows]:
@@ -150,7 +154,7 @@ class StreamedBatches(EpochBatches):
             passed += _length(block)
             if _length(taken):
                 yield taken
-            if passed >= stop:
+            if passed > stop:  # else the reader goes on to the end, where it checks the file
                 return
 
 

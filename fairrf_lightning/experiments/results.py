@@ -43,9 +43,10 @@ def data_identity(data: TabularDataModule) -> dict[str, str]:
         table as read, so that a subclass may read anything) and ``versions`` (of the packages that can
         change results, as JSON).
     """
-    path = getattr(data, "path", None)
-    if isinstance(path, Path) and path.is_dir():
-        raise InputError(f"{path}: many models train on a table in memory; name a file, not a directory.")
+    if data.is_streamed:
+        raise InputError(
+            f"{getattr(data, 'path', data)}: many models train on a table in memory; name a file, not a directory."
+        )
     with quiet_lightning():  # the same notices come when the data are set up
         options = {name: value for name, value in data.options.items() if name not in _NOT_OPTIONS}
         options["class"] = f"{type(data).__module__}.{type(data).__qualname__}"
