@@ -34,7 +34,6 @@ from fairrf_lightning.checkpoints import (
 )
 from fairrf_lightning.class_paths import accepted_options, class_path, import_class
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
 from fairrf_lightning.files import is_address
 from fairrf_lightning.module import FairRFModule
@@ -381,7 +380,7 @@ def _restore(module: FairRFModule, data: TabularDataModule, checkpoint: Mapping[
 
 
 def _attributes(data: TabularDataModule, names: Sequence[str], found: Mapping[str, Tensor]) -> pd.DataFrame:
-    if names == [data.sensitive] and isinstance(data, TableDataModule) and data.path.is_dir():
+    if names == [data.sensitive] and data.is_streamed:
         # A directory may not fit into memory, so the ids are used instead of the column.
         values = pd.Categorical.from_codes(found["groups"].numpy(), categories=pd.Index(data.group_names))
         return pd.DataFrame({names[0]: values})

@@ -40,7 +40,7 @@ from fairrf_lightning.files import replacing
 
 PARTS = ("train", "val", "test")
 SplitShares = tuple[float, float, float]
-_ROWS_AT_ONCE = 1 << 15
+_ROWS_AT_ONCE = 1 << 17
 _BUFFER_BYTES = 1 << 18  # else a reader holds the whole row group, compressed
 _SAMPLED_ROWS = 50_000  # training rows; medians are those of a sample
 _MAX_VALUES = 1000  # of a label or of S; with more, an error follows the scan
@@ -122,7 +122,6 @@ class ParquetDirectory:
             schema = opened.schema_arrow
         for name, values in self._partitions.items():
             schema = schema.append(pa.field(name, values.type))
-        check_names(f"{self.path}/{self.files[0]}", schema.names)
         return schema.empty_table()
 
     def read(
@@ -177,7 +176,9 @@ class ParquetDirectory:
             {"pre_buffer": True} if self.is_remote else {"buffer_size": _BUFFER_BYTES, "pre_buffer": False}
         )
         with self._storage.open(file) as source:
-            yield pq.ParquetFile(source, read_dictionary=list(texts), **options)
+            opened = pq.ParquetFile(source, read_dictionary=list(texts), **options)
+            check_names(f"{self.path}/{file}", [*opened.schema_arrow.names, *self._partitions])
+            yield opened
 
 
 def _is_parquet(file: PurePosixPath) -> bool:
@@ -280,7 +281,7 @@ class StreamedTable:
         return [count[column] for count in self.counts]
 
     def read(self, group: RowGroup, part: str, keys: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
-        """Yield the rows of a row group that belong to ``part``, in several pieces."""
+        """Yield the rows of a row group that belong to ``part``, in several blocks."""
         kinds = self._kinds(part, keys)
         chosen = None if part == "all" else parts_of_rows(group, self.seed, self.split) == PARTS.index(part)
         for numbers, frame in self.directory.read(group, kinds, self.spec, chosen):
@@ -289,8 +290,13 @@ class StreamedTable:
                 numbers, frame = numbers[kept], frame[kept]  # noqa: PLW2901
             yield self._tensors(numbers + group.offset, frame, keys)
 
+    def batch(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return rows as the model takes them; until they are a batch, their categories are numbers."""
+        others = {key: value for key, value in rows.items() if key not in ("numbers", "columns")}
+        return {"inputs": self.encoder.expand(rows["numbers"], rows["columns"]), **others}
+
     def empty(self, part: str, keys: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return a batch without rows."""
+        """Return a block without rows."""
         frame = make_frame(self.directory.empty_table, self._kinds(part, keys), self.spec)
         return self._tensors(np.arange(0), frame, keys)
 
@@ -301,7 +307,8 @@ class StreamedTable:
     def _tensors(
         self, rows: NDArray[np.int64], frame: pd.DataFrame, keys: tuple[str, ...]
     ) -> dict[str, Tensor]:
-        tensors = {"inputs": self.encoder.transform(frame)}
+        numbers, columns = self.encoder.compact(frame)
+        tensors = {"numbers": numbers, "columns": columns}
         if "row" in keys:
             tensors["row"] = torch.from_numpy(rows)
         if "target" in keys and self.spec.target is not None:
@@ -374,7 +381,8 @@ def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str,
 
 def parts_of_rows(group: RowGroup, seed: int, split: SplitShares) -> NDArray[np.int64]:
     """Return 0, 1 or 2 for the rows of a row group: train, val or test."""
-    return np.searchsorted(np.cumsum(split)[:2], uniform_of_rows(seed, group), side="right")
+    uniform, train, val = uniform_of_rows(seed, group), split[0], split[0] + split[1]
+    return (uniform >= train).astype(np.int64) + (uniform >= val)
 
 
 def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:

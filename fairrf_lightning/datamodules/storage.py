@@ -42,8 +42,8 @@ class Storage:
         self._versions: dict[str, Any] = {}
         if self.is_remote and urlsplit(path).password is not None:
             raise InputError(
-                f"path: the address of {urlsplit(path).hostname} holds a secret, which checkpoints would keep. "
-                "Give credentials by the environment or by the configuration files of the storage."
+                f"path: the address of {urlsplit(path).hostname} holds a secret, which checkpoints would "
+                "keep. Give credentials by the environment or by the configuration files of the storage."
             )
 
     @cached_property
@@ -72,8 +72,6 @@ class Storage:
         with self._explained(self.path):
             system, root = self._opened
             itself = system.get_file_info(root)
-            if itself.type == fs.FileType.NotFound:
-                raise InputError(f"path: there is no file or directory {self.path}")
             if itself.is_file:
                 self._opened = system, str(Path(root).parent)
                 return {itself.base_name: itself.size}
@@ -152,13 +150,11 @@ def _explanation(what: str, error: Exception, *, is_remote: bool) -> str:
         return f"path: {what}: access is denied.\n{_credentials_advice(scheme)}"
     if isinstance(error, FileNotFoundError):
         return f"path: {what} does not exist."
-    return (
-        f"{what} cannot be read: {text}\nResume from the last checkpoint (--ckpt_path) if it was in training."
-    )
+    return f"{what} cannot be read: {text}\nA run that this has ended can resume from its last checkpoint."
 
 
 def _credentials_advice(scheme: str) -> str:
     found = any(name in os.environ for name in _AWS_CREDENTIALS) or Path("~/.aws").expanduser().exists()
     if scheme == "s3" and not found:
-        return "No credentials are set: give AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or ~/.aws."
+        return "There are no credentials in AWS_ACCESS_KEY_ID, AWS_PROFILE or ~/.aws."
     return "The credentials in force must be allowed to list the folder and to read its files."

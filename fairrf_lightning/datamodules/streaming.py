@@ -20,6 +20,7 @@ Rows = dict[str, Tensor]
 T = TypeVar("T")
 
 _OPEN_ROW_GROUPS = 4
+_ROWS_IN_TURN = 1 << 14
 
 
 class StreamedBatches(EpochBatches):
@@ -112,7 +113,7 @@ class StreamedBatches(EpochBatches):
                     raise InputError(f"{self.table.directory.path} has lost rows since training began")
                 pieces.append(_slice(block, 0, needed))
             position += _length(pieces[-1])
-            yield pieces[0] if len(pieces) == 1 else _joined(pieces)
+            yield self.table.batch(pieces[0] if len(pieces) == 1 else _joined(pieces))
 
     def _stretch(self, reader: int) -> tuple[int, int]:
         total = sum(self.counts)
@@ -127,7 +128,7 @@ class StreamedBatches(EpochBatches):
             return
         generator = mixed_generator(self.seed, self.epoch, reader)
         buffer: list[Rows] = []
-        for block in _in_turn(pieces, _OPEN_ROW_GROUPS):
+        for block in _in_turn(map(_small_blocks, pieces), _OPEN_ROW_GROUPS):
             buffer.append(block)
             if sum(map(_length, buffer)) >= self.buffer_size:
                 yield _shuffled(buffer, generator)
@@ -183,8 +184,15 @@ def _in_turn(iterators: Iterable[Iterator[Rows]], at_once: int) -> Iterator[Rows
             active.extend(islice(waiting, 1))
 
 
+def _small_blocks(blocks: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield the rows of a row group that a thread reads, a few at a time so that row groups mix."""
+    for block in prefetched(blocks):
+        for start in range(0, _length(block), _ROWS_IN_TURN):
+            yield _slice(block, start, start + _ROWS_IN_TURN)
+
+
 def _length(rows: Rows) -> int:
-    return len(rows["inputs"])
+    return len(rows["numbers"])
 
 
 def _slice(rows: Rows, start: int, stop: int) -> Rows:

@@ -186,11 +186,10 @@ class TableDataModule(TabularDataModule):
     @property
     def display_name(self) -> str:
         """Name of the file or directory, for reports."""
-        if self.files or is_address(self.path):
-            return (
-                PurePosixPath(self.files[0].name if self.files else urlsplit(self.path).path).name
-                or self.path
-            )
+        if self.files:
+            return self.files[0].name
+        if is_address(self.path):
+            return PurePosixPath(urlsplit(self.path).path).name or self.path
         return Path(self.path).resolve().name
 
     def setup(self, stage: str | None = None) -> None:

@@ -44,9 +44,8 @@ def data_identity(data: TabularDataModule) -> dict[str, str]:
         change results, as JSON).
     """
     if data.is_streamed:
-        raise InputError(
-            f"{getattr(data, 'path', data)}: many models train on a table in memory; name a file, not a directory."
-        )
+        path = getattr(data, "path", data)
+        raise InputError(f"{path}: many models train on a table in memory; name a file, not a directory.")
     with quiet_lightning():  # the same notices come when the data are set up
         options = {name: value for name, value in data.options.items() if name not in _NOT_OPTIONS}
         options["class"] = f"{type(data).__module__}.{type(data).__qualname__}"
