@@ -19,6 +19,7 @@ from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.files import is_address
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import no_information
@@ -398,4 +399,4 @@ def _can_run(run: RunFolder) -> bool:
     """Return whether the model is one of this package and its table still exists."""
     path = _options(run, "data").get("path")
     ours = str((run.config.get("model") or {}).get("class_path")).startswith(_OURS)
-    return ours and (path is None or Path(path).exists())
+    return ours and (path is None or is_address(path) or Path(path).exists())
