@@ -2,7 +2,8 @@
 
 A host is a process in namespaces of Linux (network, mount, process and name), so this needs root. Hosts are
 connected by a virtual cable; nothing else can be reached. The disk is a folder that every host sees under
-the same path, each one its own. All other folders are read-only, so hosts have no place to share files.
+the same path, each one its own. All other folders are read-only, so hosts have no place to share files,
+unless a folder ``shared`` was made next to the disks.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ mount --make-rprivate /
 mount --bind "$1/hosts" /etc/hosts
 mount --bind "$2" "$3"
 for disk in "$1"/*_disk; do mount -t tmpfs -o ro none "$disk"; done
+if [ -d "$1/shared" ]; then mount --bind "$1/shared" "$1/shared"; fi
 mount -o remount,bind,ro /
 mount -t tmpfs none /dev/shm
 mount -t proc none /proc
@@ -39,7 +41,7 @@ exec sleep infinity
 
 
 class Host:
-    """A host that can be started, killed and started again; its disk stays.
+    """A host that can be booted, killed and booted again; its disk stays.
 
     Args:
         base: Folder of all disks.
@@ -49,63 +51,76 @@ class Host:
     Attributes:
         disk: The disk as seen from outside.
         own: The disk as the host sees it.
+        work: The folder that commands run in, as seen from outside.
+        is_on: Whether the host runs.
     """
 
     def __init__(self, base: Path, name: str, address: str) -> None:
         self.name, self.address, self._base = name, address, base
         self.disk, self.own = base / f"{name}_disk", base / "disk"
-        for folder in (self.own, *(self.disk / part for part in ("home", "tmp", "work"))):
+        self.work = self.disk / "work"
+        self.is_on = False
+        self._commands: list[subprocess.Popen[bytes]] = []
+        for folder in (self.own, self.work, self.disk / "home", self.disk / "tmp"):
             folder.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def work(self) -> Path:
-        """The folder that commands run in, as seen from outside."""
-        return self.disk / "work"
 
     def boot(self) -> None:
         """Start the host, without a network."""
         (self.disk / "booted").unlink(missing_ok=True)
         command = ["unshare", *_NAMESPACES, "--fork", "--kill-child", "sh", "-c", _BOOT, "sh"]
         arguments = [str(self._base), str(self.disk), str(self.own), self.name]
-        self._process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE)
+        process = subprocess.Popen([*command, *arguments])
+        self._commands.append(process)
         deadline = time.monotonic() + _WAIT_SECONDS
         while not (self.disk / "booted").exists():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} does not start: {self._end()}")
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                raise RuntimeError(f"{self.name} does not start")
             time.sleep(0.02)
         # The only child of `unshare` is the first process of the host.
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
-        self.pid = int(children.read_text("utf-8").split()[0])
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("utf-8")
+        self.pid, self.is_on = int(children), True
+        # With the last process the network would go, and with it the address of the host at the other end.
+        self._network = Path(f"/proc/{self.pid}/ns/net").open("rb")  # noqa: SIM115 - closed by unplug
 
-    def kill(self) -> None:
-        """End all processes of the host at once, as a failure of its power would."""
+    def kill(self, *, silently: bool = False) -> None:
+        """End all processes of the host at once; the other host sees their connections close.
+
+        Args:
+            silently: Cut the cable first, so that the other host sees nothing, as when the power fails.
+        """
+        if silently:
+            self.network("ip", "link", "set", _CABLE, "down")
         os.kill(self.pid, signal.SIGKILL)
-        self._end()
+        for command in self._commands:
+            command.wait()
+        self._commands, self.is_on = [], False
 
-    def _end(self) -> str:
-        self._process.kill()
-        return self._process.communicate()[1].decode()
+    def unplug(self) -> None:
+        """Give up the network of a killed host."""
+        self._network.close()
 
     def start(self, command: Sequence[str], **env: str) -> subprocess.Popen[bytes]:
-        """Start a command in the host; it prints to ``output.txt`` on its disk."""
+        """Start a command in the host; it prints to ``output.txt`` in its folder."""
         own = {"HOME": str(self.own / "home"), "TMPDIR": str(self.own / "tmp"), "OMP_NUM_THREADS": "1"}
         # Nothing of this machine's user: no cache, no data folder, no proxy.
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH") if name in os.environ}
         with (self.work / "output.txt").open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 ["nsenter", f"--target={self.pid}", *_NAMESPACES, f"--wdns={self.own / 'work'}", *command],
                 env=kept | own | {"PYTHONPATH": str(ROOT)} | env,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+        self._commands.append(process)
+        return process
 
-    def network(self, *command: str, check: bool = True) -> str:
-        """Run a command on the network of the host, such as ``ip`` or ``tc``; return what it prints."""
+    def network(self, *command: str, check: bool = True) -> None:
+        """Run a command on the network of the host, such as ``ip`` or ``tc``."""
         inside = ["nsenter", f"--target={self.pid}", "--net", *command]
         done = subprocess.run(inside, capture_output=True, text=True, check=False)
         if check and done.returncode:
             raise RuntimeError(f"{self.name}: {' '.join(command)}: {done.stderr}")
-        return done.stdout
 
     @property
     def output(self) -> str:
@@ -147,14 +162,13 @@ def two_hosts(base: Path) -> Iterator[tuple[Host, Host]]:
     hosts = Host(base, "host0", "10.77.0.1"), Host(base, "host1", "10.77.0.2")
     lines = ["127.0.0.1 localhost", *(f"{host.address} {host.name}" for host in hosts)]
     (base / "hosts").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    started: list[Host] = []
     try:
         for host in hosts:
             host.boot()
-            started.append(host)
         connect(*hosts)
         yield hosts
     finally:
-        for host in started:
-            if host._process.poll() is None:  # noqa: SLF001
+        for host in hosts:
+            if host.is_on:
                 host.kill()
+                host.unplug()

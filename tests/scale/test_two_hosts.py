@@ -72,18 +72,22 @@ def test_two_hosts_train_and_test_as_two_processes_of_one(hosts: tuple[Host, Hos
     assert not list(second.disk.rglob("*.ckpt"))
 
 
-def test_a_killed_host_is_restarted_and_the_run_resumed(hosts: tuple[Host, Host], on_one_host: Path) -> None:
+@pytest.mark.parametrize("silently", [False, True])
+def test_a_killed_host_is_restarted_and_the_run_resumed(
+    hosts: tuple[Host, Host], on_one_host: Path, *, silently: bool
+) -> None:
     first, second = hosts
     started = [torchrun(host, *SMALL, EPOCHS) for host in hosts]
     deadline = time.monotonic() + 120
     while not (first.work / LAST).is_file():
         assert time.monotonic() < deadline, first.output
         time.sleep(0.01)
-    second.kill()
+    second.kill(silently=silently)
     assert [process.wait(timeout=120) != 0 for process in started] == [True, True], "killed too late"
     reached = load_checkpoint(first.work / LAST)["epoch"]
     assert reached < 39
 
+    second.unplug()
     second.boot()
     connect(first, second)
     # As docs/reliability.md says: the checkpoint is needed under the same path on each host.
