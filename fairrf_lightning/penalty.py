@@ -23,6 +23,7 @@ from fairrf_lightning.functional import (
     merge_moments,
     penalties_from_moments,
     solve_lambda,
+    weighted_covariances,
 )
 from fairrf_lightning.related import (
     Categorical,
@@ -44,6 +45,7 @@ MissingValues: TypeAlias = Literal["raise", "skip"]
 UPDATE_INTERVAL = 50  # default number of optimiser steps between updates of lambda
 _MAX_PENDING = 64
 _CHECKED_BATCHES = 10  # at the start of a fit, for predictions and columns that are not what they seem
+_WIDE = (torch.float32, torch.float64)
 _SPREADS = (0.1, 10.0)  # of a column, between which the kernel of "hsic" is of use
 
 
@@ -159,6 +161,10 @@ class RelatedFeaturePenalty(nn.Module):
         self.missing: MissingValues = missing
         self.num_outputs: int | None = None  # penalised outputs, once more than one is known
         self.enabled = True
+        # The common case, which is computed in fewer operations: all rows count, for one model.
+        self._is_simple = (
+            statistic == "covariance" and given == "all" and missing == "raise" and not values.ndim
+        )
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
         start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
@@ -245,18 +251,32 @@ class RelatedFeaturePenalty(nn.Module):
                 with torch.no_grad():
                     self.observer(self._moments_of_ranks(preds, inputs, target))
             return self.weights.new_zeros(self.weights.shape[:-1])
-        moments = self._moments_of_ranks(preds, inputs, target)
+        value, moments = self._total_and_moments(preds, inputs, target)
         if self.training:
-            self._remember(moments.detach())
-        value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
+            self._remember(moments)
         # Only on the CPU: another device would have to be waited for. There, update_weights finds it.
         if checks and value.device.type == "cpu" and not _is_finite(value):
             self._check_related_values(moments, inputs, target)
         return value
 
+    def _total_and_moments(
+        self, preds: Tensor, inputs: Tensor, target: Tensor | None
+    ) -> tuple[Tensor, Moments]:
+        """Return the penalty, and the moments without a graph."""
+        if self._is_simple and preds.numel() == len(preds) and not _is_distributed():
+            values, related = preds.squeeze(-1) if preds.ndim > 1 else preds, self.related_columns(inputs)
+            same = related.ndim == 2 and related.dtype == values.dtype and not related.requires_grad
+            if same and values.dtype in _WIDE and not torch.is_autocast_enabled(values.device.type):
+                is_logit = self.output not in ("probability", "regression")
+                weights = self._column_weights(values.dtype)
+                return weighted_covariances(values, related, weights, is_logit=is_logit)
+        moments = self._moments_of_ranks(preds, inputs, target)
+        value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
+        return value, moments.detach()
+
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)
-        if self.training and dist.is_available() and dist.is_initialized():
+        if self.training and _is_distributed():
             return merge_moments(_GatherRanks.apply(moments.pack()))  # type: ignore[no-untyped-call]
         return moments
 
@@ -373,12 +393,15 @@ class RelatedFeaturePenalty(nn.Module):
 
     def _total_of_columns(self, scores: Tensor) -> Tensor:
         """Return :meth:`total` of absolute column scores ``(..., C)``; quicker in a training step."""
-        eta = self.eta.unsqueeze(-1) if isinstance(self.eta, Tensor) else self.eta
-        weights = self.weights.index_select(-1, self.column_feature).to(scores.dtype) * eta
+        weights = self._column_weights(scores.dtype)
         if scores.ndim > self.weights.ndim:
             scores = scores.sum(-2)  # over the outputs
         # Not `@`, which autocast would round.
         return scores.dot(weights) if scores.ndim == 1 else (scores * weights).sum(-1)
+
+    def _column_weights(self, dtype: torch.dtype) -> Tensor:
+        eta = self.eta.unsqueeze(-1) if isinstance(self.eta, Tensor) else self.eta
+        return self.weights.index_select(-1, self.column_feature).to(dtype) * eta
 
     @torch.no_grad()
     def objective(self, penalties: Tensor) -> Tensor:
@@ -540,6 +563,10 @@ class RelatedFeaturePenalty(nn.Module):
                 self._buffers[name] = buffer.to(moved.device)
         self._pending = [moments.to(self.weights.device) for moments in self._pending]
         return self
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _is_finite(value: Tensor) -> bool:
