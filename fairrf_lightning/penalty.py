@@ -197,6 +197,7 @@ class RelatedFeaturePenalty(nn.Module):
         self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
         self._checks_batches, self._batches_checked = True, 0
         self._seems_probability = True
+        self._cached: Any = None, None, None
 
     def name_columns(self, names: Sequence[str]) -> None:
         """Find related columns that were given by name.
@@ -242,7 +243,7 @@ class RelatedFeaturePenalty(nn.Module):
             inputs: The rows' inputs ``(N, D)``; the related columns are taken from them.
             target: Labels ``(N,)``, required for ``given="positives"``.
         """
-        wanted = not isinstance(self.eta, float | int) or self.eta != 0
+        wanted = isinstance(self.eta, Tensor) or self.eta != 0
         checks = wanted and not torch.compiler.is_compiling()  # a check would break the graph
         if checks and self.training and self._checks_batches:  # even while pretraining keeps the penalty off
             self._check_batch(preds, inputs)
@@ -263,16 +264,23 @@ class RelatedFeaturePenalty(nn.Module):
         self, preds: Tensor, inputs: Tensor, target: Tensor | None
     ) -> tuple[Tensor, Moments]:
         """Return the penalty, and the moments without a graph."""
-        if self._is_simple and preds.numel() == len(preds) and not _is_distributed():
-            values, related = preds.squeeze(-1) if preds.ndim > 1 else preds, self.related_columns(inputs)
-            same = related.ndim == 2 and related.dtype == values.dtype and not related.requires_grad
-            if same and values.dtype in _WIDE and not torch.is_autocast_enabled(values.device.type):
+        if self._is_simple and preds.ndim == 1 and not _is_distributed():
+            related, dtype = self.related_columns(inputs), preds.dtype
+            alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
+            if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
                 is_logit = self.output not in ("probability", "regression")
-                weights = self._column_weights(values.dtype)
-                return weighted_covariances(values, related, weights, is_logit=is_logit)
+                return weighted_covariances(preds, related, self._row_weights(preds), is_logit=is_logit)
         moments = self._moments_of_ranks(preds, inputs, target)
         value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
         return value, moments.detach()
+
+    def _row_weights(self, preds: Tensor) -> Tensor:
+        """Return the weight of each column, divided by the number of rows; computed once for each lambda."""
+        weights = self.weights
+        key = (weights._version, preds.shape[0], preds.dtype, self.eta)  # noqa: SLF001 - counts changes in place
+        if self._cached[0] is not weights or self._cached[1] != key:
+            self._cached = weights, key, self._column_weights(preds.dtype) / preds.shape[0]
+        return self._cached[2]
 
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)

@@ -216,58 +216,52 @@ def _hsic(moments: Moments) -> Tensor:
 
 
 class _WeightedCovariances(torch.autograd.Function):
-    """``sum_c w_c |cov_c|`` as one node of the graph, with the operations of :func:`batch_moments`.
+    """``sum_c w_c |products_c|`` as one node of the graph, and the moments.
 
     In a training step the nodes of a graph cost more time than the numbers in them.
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
-        values: Tensor,
-        related: Tensor,
-        weights: Tensor,
-        is_logit: bool,  # noqa: FBT001
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, values: Tensor, related: Tensor, weights: Tensor, is_logit: bool) -> Any:  # type: ignore[override]  # noqa: FBT001
         preds = values.sigmoid() if is_logit else values
         mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
         centred = related - mean_related
         products = centred.mT.mv(preds - mean_preds)
-        covariances = products / len(values)
-        ctx.save_for_backward(values, weights)
-        ctx.parts, ctx.is_logit = (preds, centred, covariances), is_logit
+        signed = products.sgn() * weights
+        ctx.save_for_backward(values)
+        ctx.parts = preds, centred, signed, is_logit
         ctx.mark_non_differentiable(mean_preds, mean_related, products)
         ctx.set_materialize_grads(False)
-        return covariances.abs().dot(weights), mean_preds, mean_related, products
+        return products.dot(signed), mean_preds, mean_related, products
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (values, weights), (preds, centred, covariances) = ctx.saved_tensors, ctx.parts
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
+        preds, centred, signed, is_logit = ctx.parts
+        by_preds = centred.mv(grad * signed)
+        if not is_logit:
+            return by_preds, None, None, None
         if torch.is_grad_enabled():  # the gradient is differentiated again: it needs a graph of its own
-            preds = values.sigmoid() if ctx.is_logit else values
-        along = (grads[0] * weights) * covariances.sgn() / len(values)
-        by_preds = centred.mv(along)
-        by_values = torch.ops.aten.sigmoid_backward(by_preds, preds) if ctx.is_logit else by_preds
-        return by_values, None, None, None
+            preds = ctx.saved_tensors[0].sigmoid()
+        return torch.ops.aten.sigmoid_backward(by_preds, preds), None, None, None
 
 
 def weighted_covariances(
     values: Tensor, related: Tensor, weights: Tensor, *, is_logit: bool
 ) -> tuple[Tensor, Moments]:
-    """Return ``sum_c w_c |cov(x_c, p)|`` and the moments without a graph; quick in a training step.
+    """Return ``sum_c w_c N |cov(x_c, p)|`` and the moments without a graph; quick in a training step.
 
-    The result and its gradient by ``values`` are those of :func:`batch_moments`, bit for bit.
+    The moments and the gradient are those of :func:`batch_moments`, bit for bit.
 
     Args:
         values: Predictions ``(N,)``, float32 or float64, or their logits.
         related: Related columns ``(N, C)`` of the same dtype; they get no gradient.
-        weights: Weight of each column, ``(C,)``.
+        weights: Weight of each column, divided by ``N``, ``(C,)``.
         is_logit: Whether the predictions are the sigmoid of ``values``.
     """
     total, mean_preds, mean_related, products = _WeightedCovariances.apply(  # type: ignore[no-untyped-call]
         values, related, weights, is_logit
     )
-    return total, Moments(len(values), mean_preds, None, mean_related, None, products)
+    return total, Moments(values.shape[0], mean_preds, None, mean_related, None, products)
 
 
 class ColumnStatistic(NamedTuple):
