@@ -235,7 +235,9 @@ class _WeightedCovariances(torch.autograd.Function):
         return products.dot(signed), mean_preds, mean_related, products
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> Any:
+        if grad is None:
+            return None, None, None, None
         preds, centred, signed, is_logit = ctx.parts
         by_preds = centred.mv(grad * signed)
         if not is_logit:
