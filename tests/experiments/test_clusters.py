@@ -53,12 +53,10 @@ def start_dask(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
 
 def start_ray(patch: pytest.MonkeyPatch) -> Iterator[str]:
     ray = pytest.importorskip("ray", reason="needs fairrf-lightning[ray]")
-    from ray.cluster_utils import Cluster  # noqa: PLC0415 - an optional dependency
-
     # Not the folder of pytest: the paths of the sockets must be short.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = pytest.importorskip("ray.cluster_utils").Cluster(initialize_head=True, head_node_args=head)
         try:
             cluster.add_node(num_cpus=1)
             patch.setenv("RAY_ADDRESS", cluster.address)
