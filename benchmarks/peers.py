@@ -1,4 +1,4 @@
-"""What other libraries do for the same purpose, as small as their documentation has it."""
+"""Other libraries' ways to the same purpose, as small as their documentation has them."""
 
 from __future__ import annotations
 
