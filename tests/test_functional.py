@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from fairrf_lightning.functional import (
     merge_moments,
     penalties_from_moments,
     solve_lambda,
+    weighted_covariances,
 )
 
 STATISTICS: tuple[Statistic, ...] = ("covariance", "correlation")
@@ -578,6 +579,13 @@ def test_interval_of_one_column_is_theorem_1() -> None:
     torch.testing.assert_close(multi, correlation_interval(a[:, 0], b[:, 0]))
 
 
+def test_columns_that_determine_s_leave_one_correlation() -> None:
+    determined, b = torch.tensor([0.6, 0.8]), torch.tensor([0.5, -0.3])  # S = 0.6 x + 0.8 z
+    low, high = as_floats(correlation_interval_multi(determined, b, torch.eye(2)))
+    assert low == pytest.approx(0.06, abs=1e-3)
+    assert high == pytest.approx(0.06, abs=1e-3)
+
+
 def test_duplicated_column_does_not_change_the_interval() -> None:
     joint = random_correlations(5, seed=1)
     again = joint[[0, 1, 2, 1, 3, 4]][:, [0, 1, 2, 1, 3, 4]]
@@ -592,3 +600,35 @@ def test_intervals_of_a_batch_are_those_of_its_members() -> None:
     for i, one in enumerate(joint):
         single = correlation_interval_multi(one[:-2, -2], one[:-2, -1], one[:-2, :-2])
         assert (low[i].item(), high[i].item()) == pytest.approx(as_floats(single), abs=1e-12)
+
+
+@pytest.mark.parametrize("is_logit", [True, False])
+@pytest.mark.parametrize("shift", [0.0, 100.0])
+def test_weighted_covariances_are_those_of_the_moments(*, is_logit: bool, shift: float) -> None:
+    """The gradient and the moments are equal bit for bit, also where a covariance is exactly 0."""
+    generator = torch.Generator().manual_seed(0)
+    related = torch.randn(50, 4, generator=generator) + shift
+    related[:, 2] = 1.0
+    weights = torch.rand(4, generator=generator)
+    values = torch.randn(50, generator=generator, requires_grad=True)
+    moments = batch_moments(values.sigmoid() if is_logit else values, related, squares=False)
+    slow = (moments.products / 50).abs().dot(weights)
+    quick, found = weighted_covariances(values, related, weights / 50, is_logit=is_logit)
+    (by_slow,), (by_quick,) = torch.autograd.grad(slow, values), torch.autograd.grad(quick, values)
+    assert torch.equal(by_slow, by_quick)
+    assert torch.equal(moments.pack(), found.pack())
+    torch.testing.assert_close(quick, slow)
+
+
+@pytest.mark.parametrize("is_logit", [True, False])
+def test_weighted_covariances_can_be_differentiated_twice(*, is_logit: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    options: Any = {"generator": generator, "dtype": torch.float64}
+    related, weights = torch.randn(9, 3, **options), torch.rand(3, **options)
+    values = torch.randn(9, **options).requires_grad_()
+
+    def total(given: Tensor) -> Tensor:
+        return weighted_covariances(given, related, weights, is_logit=is_logit)[0]
+
+    assert torch.autograd.gradcheck(total, [values])
+    assert torch.autograd.gradgradcheck(total, [values])
