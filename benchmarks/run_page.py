@@ -161,7 +161,7 @@ def seconds(value: float) -> str:
 
 
 def _machine(rows: dict[str, Result]) -> Iterator[str]:
-    versions = next((row["versions"] for row in rows.values() if "versions" in row), {})
+    versions: dict[str, str] = next((row["versions"] for row in rows.values() if "versions" in row), {})
     if not versions:
         return
     yield from ("", "## Versions", "")
