@@ -19,7 +19,7 @@ from fairrf_lightning.errors import InputError, check_choice
 Rule: TypeAlias = Literal["kkt", "worst_case"]
 
 PROBABILITY_WIDTH = 0.25  # of the kernel on probabilities, for "hsic"
-_MIN_UNSORTED, _MAX_PASSES = 1 << 14, 50  # features from which on passes over all of them beat a sort
+_MIN_UNSORTED, _MAX_PASSES = 1 << 14, 50  # with more features, passes over all of them beat a sort
 
 
 class Moments(NamedTuple):
