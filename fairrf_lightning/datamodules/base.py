@@ -34,7 +34,7 @@ from fairrf_lightning.datamodules.loader import (
 from fairrf_lightning.datamodules.membership_columns import MembershipColumns, is_column
 from fairrf_lightning.errors import InputError, check_at_least
 
-_PARTS = ("train", "val", "test")
+PARTS = ("train", "val", "test")
 _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "columns": list,
     "encoder": Mapping,
@@ -363,7 +363,7 @@ class TabularDataModule(LightningDataModule, ABC):
             "expose_sensitive": self.expose_sensitive,
             "include_sensitive": self.include_sensitive,
             "ksmote": None if self.ksmote is None else asdict(self.ksmote),
-            "membership": None if self._membership is None else self._membership.state(),
+            "membership": None if self._membership is None else asdict(self._membership),
             "remove_related": self.remove_related,
             "related": list(self.related),
             "seed": self.split_seed,
@@ -388,7 +388,8 @@ class TabularDataModule(LightningDataModule, ABC):
         for name, value in state_dict["table_options"].items():
             setattr(self, name, value)
         rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
-        self._membership = MembershipColumns.from_state(state_dict.get("membership"))
+        membership = state_dict.get("membership")
+        self._membership = None if membership is None else MembershipColumns(**membership)
         self.membership = self.membership if self._membership is not None else None
         self._build(state_dict["encoder"])
 
@@ -517,7 +518,7 @@ def _indicators(name: str, ids: Tensor, number: int) -> PenaltyColumns:
 def check_split(split: Sequence[float]) -> None:
     """Raise unless the split is three positive shares of a whole."""
     # an unordered comparison with NaN is false, hence "not all"
-    if len(split) != len(_PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
+    if len(split) != len(PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
         raise InputError(
             f"split must be three positive shares (train, validation, test) that add up to 1, "
             f"such as [0.5, 0.2, 0.3], not {list(split)}"
@@ -559,7 +560,7 @@ def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> d
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
     train, val, _ = split_sizes(num_rows, split)
     parts = order.tensor_split((train, train + val))
-    return dict(zip(_PARTS, parts, strict=True))
+    return dict(zip(PARTS, parts, strict=True))
 
 
 def check_state(state: Mapping[str, Any]) -> None:

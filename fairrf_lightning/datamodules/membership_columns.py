@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,15 +89,6 @@ class MembershipColumns:
             label_coefficients=found.label_coefficients.tolist(),
             label_share=found.label_share.tolist(),
         )
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any] | None) -> MembershipColumns | None:
-        """Restore what :meth:`state` returned."""
-        return None if state is None else cls(**state)
-
-    def state(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
 
     def matrix(self, inputs: Tensor, table: pd.DataFrame, *, positives: bool = False) -> Tensor:
         """Return ``(g - q) / (q (1 - q))`` of all rows: one column for two groups, one per group for more.
