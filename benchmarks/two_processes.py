@@ -1,8 +1,9 @@
 """Two processes against one: rows per second of training, with a backbone that works some ms in each step.
 
 Both train in turn, several times, on one thread per process. Rows per second come from the fastest tenth of
-the steps, because other work on the machine only slows them down. Prints the ratio for the same number of rows per process (the usual way to add
-processes) and for the same rows per step (the same training, shared by two processes).
+the steps, because other work on the machine only slows them down. Prints the ratio for the same number of
+rows per process (the usual way to add processes) and for the same rows per step (the same training, shared
+by two processes).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 import warnings
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,7 @@ class StepTimes(Callback):
         del pl_module
         if trainer.is_global_zero:
             ends = self._ends[_WARM_UP_STEPS:]
-            gaps = [later - earlier for earlier, later in zip(ends, ends[1:], strict=False)]
+            gaps = [later - earlier for earlier, later in pairwise(ends)]
             self._path.write_text(json.dumps(statistics.quantiles(gaps, n=10)[0]), encoding="utf-8")
 
 

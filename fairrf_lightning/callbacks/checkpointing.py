@@ -97,8 +97,10 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for signals, and count the steps since the last save."""
         self.on_sanity_check_start(trainer, pl_module)
-        # A node without the first one's disk does not find the best checkpoint there and would forget its score.
-        for name, value in trainer.strategy.broadcast({name: getattr(self, name) for name in _SCORES}).items():
+        # A node without the first one's disk does not find the best checkpoint, and would forget its score.
+        for name, value in trainer.strategy.broadcast(
+            {name: getattr(self, name) for name in _SCORES}
+        ).items():
             setattr(self, name, value)
         if self._resumed_step not in (None, trainer.global_step):
             raise InputError(
