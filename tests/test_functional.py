@@ -420,6 +420,20 @@ def test_rows_of_a_batch_are_solved_each_with_its_beta() -> None:
         assert torch.equal(shared[i, j], solve_lambda(penalties[i, j], 0.125))
 
 
+@pytest.mark.parametrize("beta", [1e-3, 0.5, 1e5])
+def test_many_features_have_the_weights_that_a_sort_gives(beta: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    penalties = torch.rand(3, 40_000, generator=draw, dtype=torch.float64)
+    penalties[1] = 0.3  # all have the same weight
+    penalties[2].exp_().pow_(8)
+    for row, weights in zip(penalties, solve_lambda(penalties, beta), strict=True):
+        surplus = (-row / (2 * beta)).sort(descending=True).values.cumsum(0) - 1
+        sizes = torch.arange(1, len(row) + 1)
+        expected = (-row / (2 * beta) - (surplus / sizes).max()).clamp(min=0)
+        torch.testing.assert_close(weights, expected, rtol=1e-7, atol=1e-11)
+    assert solve_lambda(torch.full((40_000,), torch.nan), beta).isnan().all()
+
+
 @pytest.mark.parametrize("num_features", [2, 5])
 def test_the_worst_case_lambda_agrees_with_a_general_solver(num_features: int) -> None:
     penalties = torch.linspace(0.1, 0.6, num_features, dtype=torch.float64).numpy()
@@ -563,6 +577,13 @@ def test_interval_of_one_column_is_theorem_1() -> None:
     a, b = pairs[:, :1], pairs[:, 1:]
     multi = correlation_interval_multi(a, b, torch.ones(1, 1, dtype=torch.float64))
     torch.testing.assert_close(multi, correlation_interval(a[:, 0], b[:, 0]))
+
+
+def test_columns_that_determine_s_leave_one_correlation() -> None:
+    determined, b = torch.tensor([0.6, 0.8]), torch.tensor([0.5, -0.3])  # S = 0.6 x + 0.8 z
+    low, high = as_floats(correlation_interval_multi(determined, b, torch.eye(2)))
+    assert low == pytest.approx(0.06, abs=1e-3)
+    assert high == pytest.approx(0.06, abs=1e-3)
 
 
 def test_duplicated_column_does_not_change_the_interval() -> None:

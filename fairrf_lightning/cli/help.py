@@ -27,7 +27,7 @@ Model:
   --model.eta X              weight of the penalty; 0 trains the vanilla model
   --model.backbone NAME      mlp, linear, svm, or the path of a class of yours
   --model.lr X               learning rate (0.001)
-  --model.statistic NAME     covariance or correlation
+  --model.statistic NAME     covariance, correlation or hsic (non-linear)
   --model.given NAME         all rows, or positives for equal opportunity
   --method NAME              {methods}
 

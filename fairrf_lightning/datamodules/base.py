@@ -243,6 +243,11 @@ class TabularDataModule(LightningDataModule, ABC):
         return None if self._membership is None else self._membership.source
 
     @property
+    def is_streamed(self) -> bool:
+        """Whether rows are read during training, not held in memory."""
+        return False
+
+    @property
     def display_name(self) -> str:
         """Name of the data set, for reports."""
         return str(getattr(self, "name", type(self).__name__))

@@ -146,13 +146,11 @@ class MembershipColumns:
 
 def _estimate(path: str, data: TabularDataModule) -> Membership:
     from fairrf_lightning.membership import find_membership  # noqa: PLC0415 - it imports the data modules
-    from fairrf_lightning.survey import Survey  # noqa: PLC0415
 
     if not Path(path).is_file():
         raise InputError(f"membership: there is no file {path}.")
-    if is_survey(path):
-        return find_membership(data, survey=Survey.read(path, data))
-    return find_membership(data, proxies=path)
+    found, _ = find_membership(data, survey=path) if is_survey(path) else find_membership(data, proxies=path)
+    return found
 
 
 def _probabilities(name: str, table: pd.DataFrame) -> Tensor:

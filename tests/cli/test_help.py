@@ -8,10 +8,12 @@ import sys
 
 import pytest
 
+from fairrf_lightning.backbones import BACKBONES
 from fairrf_lightning.cli import main
 from fairrf_lightning.cli.main import COMMANDS, find_command
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.functional.penalty import STATISTICS
 from fairrf_lightning.presets import preset_names
 
 
@@ -82,3 +84,9 @@ def test_help_of_evaluation_is_short(command: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("command", [one.name for one in COMMANDS if one.group != "Train"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage" in shown(capsys, command, "--help").lower()
+
+
+def test_help_of_fit_names_every_statistic_and_backbone(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "fit", "--help")
+    for name in (*STATISTICS, *BACKBONES):
+        assert re.search(rf"--model\.(statistic|backbone) .*\b{name}\b", page), name

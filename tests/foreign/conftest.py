@@ -1,3 +1,3 @@
 """The scripts import projects that are installed in environments of their own."""
 
-collect_ignore = ["hugging_face.py", "molecules.py", "tabular.py"]
+collect_ignore = ["deep_tables.py", "hugging_face.py", "images.py", "molecules.py", "tabular.py"]

@@ -6,11 +6,21 @@ import statistics
 import time
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import torch
 from lightning.pytorch import Callback
 from torch import Tensor
 
 PRETRAINING_EPOCHS = 2
+
+
+def people(rows: int = 2000) -> pd.DataFrame:
+    """Return rows whose label depends on age and on another column."""
+    random = np.random.default_rng(0)
+    age, other = random.normal(size=rows), random.normal(size=rows)
+    label = (age + 2 * other + random.normal(size=rows) > 0).astype(int)
+    return pd.DataFrame({"age": age, "other": other, "label": label})
 
 
 class StepTimes(Callback):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import torch
 from pytorch_tabular import TabularModel
 from pytorch_tabular.config import DataConfig, OptimizerConfig, TrainerConfig
@@ -18,17 +16,9 @@ from pytorch_tabular.models.base_model import BaseModel
 
 from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
-from tests.foreign.measures import PRETRAINING_EPOCHS, StepTimes, by_hand, report
+from tests.foreign.measures import PRETRAINING_EPOCHS, StepTimes, by_hand, people, report
 
-ROWS, ETA = 2000, 5.0
-
-
-def people() -> pd.DataFrame:
-    """Return rows whose label depends on age and on another column."""
-    random = np.random.default_rng(0)
-    age, other = random.normal(size=ROWS), random.normal(size=ROWS)
-    label = (age + 2 * other + random.normal(size=ROWS) > 0).astype(int)
-    return pd.DataFrame({"age": age, "other": other, "label": label})
+ETA = 5.0
 
 
 def callbacks() -> list[Any]:

@@ -46,6 +46,8 @@ def run(packages: list[str], script: str, folder: Path) -> str:
         pytest.param(["transformers", "accelerate"], "hugging_face", id="transformers"),
         pytest.param(["pytorch-tabular"], "tabular", id="pytorch-tabular"),
         pytest.param(["chemprop"], "molecules", id="chemprop"),
+        pytest.param(["deeptab"], "deep_tables", id="deeptab"),
+        pytest.param(["lightly"], "images", id="lightly"),
     ],
 )
 def test_the_covariance_falls(packages: list[str], script: str, tmp_path: Path) -> None:
