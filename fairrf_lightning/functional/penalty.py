@@ -517,4 +517,4 @@ def correlation_interval_multi(a: Tensor, b: Tensor, C: Tensor) -> tuple[Tensor,
     left, right = whitened("a", a), whitened("b", b)
     unexplained = (1 - left.square().sum(-1)).clamp(min=0) * (1 - right.square().sum(-1)).clamp(min=0)
     centre, radius = (left * right).sum(-1), unexplained.sqrt()
-    return (centre - radius).clamp(min=-1).to(dtype), (centre + radius).clamp(max=1).to(dtype)
+    return (centre - radius).clamp(-1, 1).to(dtype), (centre + radius).clamp(-1, 1).to(dtype)
