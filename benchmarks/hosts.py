@@ -152,8 +152,12 @@ def why_impossible() -> str | None:
         return "namespaces exist on Linux only"
     if missing := [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]:
         return f"needs the programs {', '.join(missing)} (iproute2, util-linux)"
-    tried = subprocess.run(["unshare", *_NAMESPACES, "--fork", "true"], capture_output=True, text=True, check=False)
-    return f"namespaces cannot be made, which needs root: {tried.stderr.strip()}" if tried.returncode else None
+    tried = subprocess.run(
+        ["unshare", *_NAMESPACES, "--fork", "true"], capture_output=True, text=True, check=False
+    )
+    return (
+        f"namespaces cannot be made, which needs root: {tried.stderr.strip()}" if tried.returncode else None
+    )
 
 
 @contextmanager

@@ -363,7 +363,7 @@ class TabularDataModule(LightningDataModule, ABC):
             "expose_sensitive": self.expose_sensitive,
             "include_sensitive": self.include_sensitive,
             "ksmote": None if self.ksmote is None else asdict(self.ksmote),
-            "membership": None if self._membership is None else asdict(self._membership),
+            "membership": None if self._membership is None else self._membership.state(),
             "remove_related": self.remove_related,
             "related": list(self.related),
             "seed": self.split_seed,
@@ -388,8 +388,7 @@ class TabularDataModule(LightningDataModule, ABC):
         for name, value in state_dict["table_options"].items():
             setattr(self, name, value)
         rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
-        membership = state_dict.get("membership")
-        self._membership = None if membership is None else MembershipColumns(**membership)
+        self._membership = MembershipColumns.from_state(state_dict.get("membership"))
         self.membership = self.membership if self._membership is not None else None
         self._build(state_dict["encoder"])
 

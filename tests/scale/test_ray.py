@@ -32,8 +32,10 @@ Path("found.json").write_text(json.dumps({"metrics": result.metrics, "path": str
 """
 # The code of the page without Ray.
 WITHOUT_RAY = {
-    "strategy=RayDDPStrategy(), plugins=[RayLightningEnvironment()]": 'strategy="ddp"',
-    'devices="auto", accelerator="auto"': 'devices=2, accelerator="cpu"',
+    "strategy=RayDDPStrategy()": 'strategy="ddp"',
+    "plugins=[RayLightningEnvironment()]": "plugins=[]",
+    'devices="auto"': "devices=2",
+    'accelerator="auto"': 'accelerator="cpu"',
     "RayTrainReportCallback()": "Report()",
     "prepare_trainer(trainer).fit(": "trainer.fit(",
 }
@@ -45,7 +47,8 @@ class Report(Callback):
     def on_train_epoch_end(self, trainer, pl_module):
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         trainer.save_checkpoint("ddp.ckpt")
-        Path("found.json").write_text(json.dumps({"metrics": metrics, "path": str(Path("ddp.ckpt").absolute())}))
+        path = str(Path("ddp.ckpt").absolute())
+        Path("found.json").write_text(json.dumps({"metrics": metrics, "path": path}))
 
 train()
 """
@@ -58,7 +61,9 @@ def cluster() -> Iterator[tuple[Host, Host, Path]]:
     with tempfile.TemporaryDirectory() as folder:
         (shared := Path(folder) / "shared").mkdir()
         with two_hosts(Path(folder)) as (first, second):
-            _ray_start(first, "--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={first.own}/ray")
+            _ray_start(
+                first, "--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={first.own}/ray"
+            )
             _ray_start(second, "--address=host0:6379")
             yield first, second, shared
 
@@ -106,7 +111,9 @@ def _found(folder: Path) -> dict[str, Any]:
     return found | {"checkpoint": load_checkpoint(found["path"])}
 
 
-def test_each_node_trains_one_of_the_processes(cluster: tuple[Host, Host, Path], with_ray: dict[str, Any]) -> None:
+def test_each_node_trains_one_of_the_processes(
+    cluster: tuple[Host, Host, Path], with_ray: dict[str, Any]
+) -> None:
     del with_ray
     ranks = []
     for host in cluster[:2]:
