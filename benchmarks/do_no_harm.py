@@ -6,9 +6,8 @@ import argparse
 
 import torch
 
-from fairrf_lightning.correct import linear_gap
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.estimate import is_detected
+from fairrf_lightning.estimate import is_detected, linear_gap
 from fairrf_lightning.survey import Survey
 
 ROWS = 8000

@@ -4,6 +4,9 @@ Writes a directory of Parquet files (by default 20 million rows x 12 columns, as
 trains FairRF for one epoch, each time in a process of its own: in memory and streamed in turn on a part that
 fits, several times (the fastest round counts, as other work on the machine only slows down), then streamed
 from the whole directory, and the same on two ranks.
+
+``--scan`` compares the reader, without a model, with a plain scan of the same files by pyarrow.
+``--memory 1 10 100`` trains on tables of 1, 10 and 100 million narrow rows, within ``--limit-mb``.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as arrow_dataset
 import pyarrow.parquet as pq
 from lightning import Callback, LightningModule, Trainer
 from rich.console import Console
@@ -52,12 +56,12 @@ def people(rows: int, seed: int) -> pa.Table:
     return pa.table({"age": age, **numbers, **texts, "sex": np.array(["f", "m"])[sex], "hired": label})
 
 
-def write(folder: Path, rows: int) -> None:
-    """Write the files."""
+def write(folder: Path, rows: int, columns: list[str] | None = None) -> None:
+    """Write the files, with all columns or some of them."""
     (folder / "all").mkdir()
     for number, first in enumerate(range(0, rows, ROWS_PER_FILE)):
         table = people(min(ROWS_PER_FILE, rows - first), seed=number)
-        pq.write_table(table, folder / "all" / f"{number:05}.parquet")
+        pq.write_table(table.select(columns or table.column_names), folder / "all" / f"{number:05}.parquet")
 
 
 class Rows(TableDataModule):
@@ -138,11 +142,83 @@ def training_rows(path: Path) -> Any:
 
 def write_part(folder: Path, rows: int) -> None:
     """Make the part that fits: the first files as a directory, and joined in one file."""
-    (folder / "part").mkdir()
-    files = sorted((folder / "all").iterdir())[: max(1, rows // ROWS_PER_FILE)]
-    for file in files:
-        (folder / "part" / file.name).symlink_to(file)
+    files = sorted(link_part(folder, "part", rows).iterdir())
     pq.write_table(pa.concat_tables([pq.read_table(file) for file in files]), folder / "part.parquet")
+
+
+def link_part(folder: Path, name: str, rows: int) -> Path:
+    """Make a directory of the first files."""
+    (folder / name).mkdir()
+    for file in sorted((folder / "all").iterdir())[: max(1, rows // ROWS_PER_FILE)]:
+        (folder / name / file.name).symlink_to(file)
+    return folder / name
+
+
+def train_limited(path: str, limit_mb: int) -> None:
+    """Train one epoch within a hard limit of memory, and print rows and peak memory."""
+    warnings.filterwarnings("ignore")
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_mb << 20, limit_mb << 20))
+    begun = time.perf_counter()
+    data = TableDataModule(
+        path, target="hired", related=["age"], sensitive="sex", batch_size=8192, eval_batch_size=65536, seed=0
+    )
+    trainer = Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        limit_val_batches=0,
+    )
+    trainer.fit(FairRFModule(eta=0.3), datamodule=data)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
+    print(
+        f"{sum(data.split_sizes.values()):,} rows, {trainer.global_step:,} steps, "
+        f"{time.perf_counter() - begun:,.0f} s: peak {peak:,.0f} MB within a limit of {limit_mb:,} MB",
+        flush=True,
+    )
+
+
+def memory(folder: Path, millions: list[int], limit_mb: int) -> None:
+    """Train on tables of different lengths, each in a process with the same limit."""
+    write(folder, max(millions) * ROWS_PER_FILE, ["age", "number0", "text1", "sex", "hired"])
+    for million in millions:
+        path = link_part(folder, f"{million}", million * ROWS_PER_FILE)
+        command = [sys.executable, __file__, "--train", str(path), "--limit-mb", str(limit_mb)]
+        subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})  # noqa: S603
+
+
+def plain_scan(path: Path) -> int:
+    """Read all rows by pyarrow as it is, with its threads, and return their number."""
+    return sum(batch.num_rows for batch in arrow_dataset.dataset(path).to_batches())
+
+
+def scan(folder: Path, rows: int, rounds: int) -> None:
+    """Read an epoch of training batches and scan the same files in turn; print rows per second."""
+    write(folder, rows)
+    path = folder / "all"
+    data = TableDataModule(
+        str(path), target="hired", related=["age"], sensitive="sex", batch_size=512, seed=0
+    )
+    data.setup("fit")
+
+    def epoch() -> int:
+        assert sum(len(batch["inputs"]) for batch in data.train_dataloader()) == data.split_sizes["train"]  # noqa: S101
+        return rows  # an epoch reads all rows to find its own
+
+    found: dict[str, list[tuple[float, float]]] = {"plain scan": [], "training batches": []}
+    for _ in range(rounds):
+        for name, read in zip(found, (lambda: plain_scan(path), epoch), strict=True):
+            wall, cpu = time.perf_counter(), time.process_time()
+            number = read()
+            found[name].append((number / (time.perf_counter() - wall), number / (time.process_time() - cpu)))
+    medians = {name: np.median(speeds, axis=0) for name, speeds in found.items()}
+    for name, (wall, cpu) in medians.items():
+        print(f"{name}: {wall:,.0f} rows/s, {cpu:,.0f} rows per CPU second (medians of {rounds})")
+    ratio = medians["training batches"] / medians["plain scan"]
+    print(f"ratio: {ratio[0]:.2f} by wall time, {ratio[1]:.2f} by CPU time")
 
 
 def speed(record: dict[str, float]) -> float:
@@ -183,14 +259,26 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=4_000_000, help="rows that are also held in memory")
     parser.add_argument("--rounds", type=int, default=3, help="how often to measure the part")
     parser.add_argument("--batch-size", type=int, default=512)
+    parser.add_argument("--scan", action="store_true", help="compare with a plain scan of pyarrow")
+    parser.add_argument("--memory", type=int, nargs="+", help="million rows of each table")
+    parser.add_argument("--limit-mb", type=int, help="hard limit of memory (RLIMIT_DATA)")
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--ranks", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.train and args.limit_mb:
+        train_limited(args.train, args.limit_mb)
+        return
     if args.train:
         train(args.train, args.ranks, args.batch_size, args.result)
         return
     with tempfile.TemporaryDirectory() as name:
+        if args.memory:
+            memory(Path(name), args.memory, args.limit_mb or 2000)
+            return
+        if args.scan:
+            scan(Path(name), args.rows, args.rounds)
+            return
         write(Path(name), args.rows)
         write_part(Path(name), args.part)
         report(Path(name), args.batch_size, args.rounds)

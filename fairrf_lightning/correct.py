@@ -12,12 +12,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fairrf_lightning.correction import Correction, CorrectionFit, Goal, check_goal
-from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.correction import Correction, CorrectionFit, Goal, fit_if_detected
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows, estimate_gaps, is_detected
-from fairrf_lightning.functional import fit_logistic
-from fairrf_lightning.load import EvaluatedRows, Run, evaluate, load_run
+from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows, estimate_gaps
+from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.membership import Membership, find_membership
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.quiet import quiet_lightning
@@ -42,6 +40,13 @@ class Measured:
     positive_share: float
     gaps: Mapping[str, GapEstimate]
 
+    @classmethod
+    def of(cls, rows: ScoredRows, gaps: Mapping[str, GapEstimate]) -> Measured:
+        """Measure the decisions on rows."""
+        right = None if rows.target is None else rows.decisions == (rows.target > 0.5)
+        accuracy = float("nan") if right is None else float(right.double().mean())
+        return cls(accuracy, float(rows.decisions.double().mean()), gaps)
+
 
 @dataclass(frozen=True)
 class CorrectionResult:
@@ -57,7 +62,7 @@ class CorrectionResult:
         max_accuracy_loss: The accuracy budget.
         act_above: The smallest gap that is acted on.
         source: The knowledge about S.
-        num_rows: Number of test rows.
+        test: The test rows, with uncorrected probabilities.
         run: The run.
     """
 
@@ -69,7 +74,7 @@ class CorrectionResult:
     max_accuracy_loss: float
     act_above: float
     source: str
-    num_rows: int
+    test: ScoredRows = field(repr=False)
     run: Run | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
@@ -104,25 +109,29 @@ class CorrectionResult:
             limit = f"max(1.64 standard errors, {self.act_above:g})"
             yield f"{NOTHING_CHANGED} ({label} {self.detected}, expected more than {limit})"
             return
-        name = self.goal.gap.removesuffix("_gap")
-        reached = f"{name} = {self.outcome.gap_after:.2f}"
-        reached += "" if self.before.gaps else f" in the part of it that {self.source} sees,"
-        if self.outcome.stopped_by == "goal":
-            yield f"reached the goal: {reached} by membership on {self.outcome.num_rows:,} validation rows"
-        elif self.outcome.stopped_by == "budget":
-            budget = f"{self.max_accuracy_loss:g}"
-            yield f"stopped by the accuracy budget ({budget}) at {reached} by membership on validation rows"
-        elif self.outcome.stopped_by == "collapse":
-            yield f"stopped by the guard against collapse at {reached} by membership on validation rows"
-        else:
-            yield f"the rates are as equal as {self.source} can make them: {reached} on validation rows"
+        stopped = {
+            "goal": "reached the goal:",
+            "budget": f"stopped by the accuracy budget ({self.max_accuracy_loss:g}) at",
+            "collapse": "stopped by the guard against collapse at",
+            "end": f"the rates are as equal as {self.source} can make them:",
+        }[self.outcome.stopped_by]
+        reached = f"{self.outcome.gap_after:.3f} (before: {self.outcome.gap_before:.3f})"
+        part = "" if self.before.gaps else ", the visible part of the gap,"
+        yield (
+            f"{stopped} {self.goal.gap.removesuffix('_gap')} = {reached}{part} by membership on "
+            f"{self.outcome.num_rows:,} validation rows"
+        )
 
     def warnings(self) -> Iterator[str]:
         """Yield a warning for each other gap that grows, and what is not known."""
         if self.after is None:
             return
+        loss = self.before.accuracy - self.after.accuracy
+        if loss > self.max_accuracy_loss and self.outcome is not None:
+            rows = f"{self.outcome.num_rows:,} validation rows"
+            yield f"test rows lose {loss:.4f}, more than the budget, which {rows} kept: few rows are noisy"
         if not self.before.gaps:
-            yield "published statistics see only a part of a gap: run `certify` for a bound, or survey people"
+            yield f"{self.source}: only a part of a gap may be visible; survey people to estimate the whole"
         for key, before in self.before.gaps.items():
             after = self.after.gaps[key]
             if key != self.goal.gap and after.value > before.value + _MIN_GROWTH:
@@ -135,7 +144,7 @@ class CorrectionResult:
             "source": self.source,
             "max_accuracy_loss": self.max_accuracy_loss,
             "act_above": self.act_above,
-            "num_rows": self.num_rows,
+            "num_rows": len(self.test.inputs),
             "before": asdict(self.before),
             "after": None if self.after is None else asdict(self.after),
             "detected": None if self.detected is None else asdict(self.detected),
@@ -194,53 +203,32 @@ def correct(
         InputError: If the options contradict each other, or a file cannot be used.
     """
     wanted = Goal.parse(goal)
-    if sum(part is not None for part in (survey, proxies, column)) != 1:
-        raise InputError("give one of --survey, --proxies and --column: the knowledge about S.")
     run = source if isinstance(source, Run) else load_run(source, trust=trust, data_options=data_options)
     if run.module.correction is not None:
         raise InputError(
             f"{run.path}: it is corrected already; correct the checkpoint that it was made from."
         )
-    if survey is not None and not isinstance(survey, Survey):
-        survey = Survey.read(survey, run.data, sensitive=sensitive, group=group)
-    membership = find_membership(run.data, survey=survey, proxies=proxies, column=column, group=group)
-    with quiet_lightning():  # the table was described when the run was loaded
-        val, test = (_prob_rows(evaluate(run, part)) for part in ("val", "test"))
-    return replace(
-        correct_rows(
-            val,
-            test,
-            membership,
-            survey,
-            None if survey is None else _survey_probs(run, survey),
-            goal=wanted,
-            max_accuracy_loss=max_accuracy_loss,
-            act_above=act_above,
-        ),
-        run=run,
+    known = find_membership(
+        run.data, survey=survey, proxies=proxies, column=column, sensitive=sensitive, group=group
     )
-
-
-@dataclass(frozen=True)
-class ProbRows:
-    """Rows with the probabilities of a model, without S.
-
-    Args:
-        probabilities: Probabilities of the positive class ``(N,)``, float64.
-        inputs: Encoded inputs ``(N, D)``.
-        target: True classes ``(N,)``.
-        rows: Row numbers in the table ``(N,)``; ``None`` if surveyed people may not be among them.
-    """
-
-    probabilities: Tensor
-    inputs: Tensor
-    target: Tensor
-    rows: Tensor | None = None
+    with quiet_lightning():  # the table was described when the run was loaded
+        parts = [evaluate(run, part) for part in ("val", "test")]
+    val, test = (ScoredRows(part.probabilities, part.inputs, part.target, part.rows) for part in parts)
+    found = correct_rows(
+        val,
+        test,
+        *known,
+        None if known[1] is None else _survey_probs(run, known[1]),
+        goal=wanted,
+        max_accuracy_loss=max_accuracy_loss,
+        act_above=act_above,
+    )
+    return replace(found, run=run)
 
 
 def correct_rows(
-    val: ProbRows,
-    test: ProbRows,
+    val: ScoredRows,
+    test: ScoredRows,
     membership: Membership,
     survey: Survey | None = None,
     survey_probs: Tensor | None = None,
@@ -262,123 +250,44 @@ def correct_rows(
         act_above: As in :func:`correct`.
     """
     wanted = Goal.parse(goal)
-    check_goal(wanted, membership, survey)
-    people = None
-    if survey is not None and survey_probs is not None:
-        people = _People(survey, survey_probs, membership)
-    detected = None if people is None else people.estimate(val, None)[wanted.gap]
-    correction = None
-    if detected is None or is_detected(detected, act_above):
-        correction = Correction.fit(
-            val.probabilities,
-            membership,
-            target=val.target,
-            goal=wanted,
-            max_accuracy_loss=max_accuracy_loss,
-            inputs=val.inputs,
-            rows=val.rows,
-            survey=survey,
-        )
+    correction, detected = fit_if_detected(
+        val,
+        membership,
+        survey,
+        survey_probs,
+        goal=wanted,
+        max_accuracy_loss=max_accuracy_loss,
+        act_above=act_above,
+    )
+
+    @torch.no_grad()
+    def measure(correction: Correction | None) -> Measured:
+        rows, people = test, survey_probs
+        if correction is not None:
+            rows = replace(test, scores=correction(test.scores, test.inputs))
+            people = None if survey is None or people is None else correction.survey_scores(people, survey)
+        gaps = {}
+        if survey is not None and people is not None:
+            gaps = estimate_gaps(rows, survey, people >= 0.5, membership)
+        return Measured.of(rows, gaps)
+
     return CorrectionResult(
         goal=wanted,
         correction=correction,
-        before=_measure(test, None, people),
-        after=None if correction is None else _measure(test, correction, people),
+        before=measure(None),
+        after=None if correction is None else measure(correction),
         detected=detected,
         max_accuracy_loss=max_accuracy_loss,
         act_above=act_above,
         source=_source_name(survey, membership),
-        num_rows=len(test.target),
+        test=test,
     )
-
-
-@torch.no_grad()
-def linear_gap(
-    data: TabularDataModule,
-    survey: str | Path | Survey,
-    *,
-    sensitive: str | None = None,
-    group: str | None = None,
-    gap: str = "dp_gap",
-) -> GapEstimate:
-    """Estimate the gap that a logistic regression without a penalty has, before other models are trained.
-
-    Args:
-        data: The data, set up.
-        survey: People whose S is known, or a file of them.
-        sensitive: Column of S in the survey; by default that of the data.
-        group: Value of S that counts as S = 1.
-        gap: Key of the gap in :data:`GAPS`.
-
-    Raises:
-        InputError: If the survey cannot be used, or has no labels and the gap needs them.
-    """
-    if not isinstance(survey, Survey):
-        survey = Survey.read(survey, data, sensitive=sensitive, group=group)
-    if not survey.can_estimate(GAPS[gap]):
-        raise InputError(
-            f"survey: without labels, or with few people of a class and group, there is no {GAPS[gap].label}."
-        )
-    train, val = (_tensors(data, part) for part in ("train", "val"))
-    weights = fit_logistic(train["inputs"], train["target"], 1.0)
-
-    def decide(inputs: Tensor) -> Tensor:
-        return inputs.double() @ weights[:-1] + weights[-1] >= 0
-
-    pool = ScoredRows(decide(val["inputs"]), val["inputs"], val["target"], val["row"])
-    membership = Membership.from_survey(survey, data)
-    return estimate_gaps(pool, survey, decide(survey.inputs), membership)[gap]
-
-
-def _tensors(data: TabularDataModule, part: str) -> dict[str, Tensor]:
-    batches = list(data.rows_of(part))
-    return {key: torch.cat([batch[key] for batch in batches]) for key in ("inputs", "target", "row")}
-
-
-@dataclass(frozen=True)
-class _People:
-    """Surveyed people with the model's probabilities."""
-
-    survey: Survey
-    probs: Tensor
-    membership: Membership
-
-    def estimate(self, rows: ProbRows, correction: Correction | None) -> dict[str, GapEstimate]:
-        """Estimate the gaps of decisions on rows, with a correction or without."""
-        decisions = self.probs >= 0.5
-        if correction is not None:
-            # The corrected decision of a person must not depend on the answer of that person.
-            positive = torch.ones(len(self.survey)) if correction.goal.positives else None
-            decisions = correction.decide(self.probs, self.membership.cross_fitted(self.survey, positive))
-        pool = ScoredRows(_decisions(rows, correction), rows.inputs, rows.target, rows.rows)
-        return estimate_gaps(pool, self.survey, decisions, self.membership)
-
-
-def _prob_rows(rows: EvaluatedRows) -> ProbRows:
-    return ProbRows(rows.probabilities, rows.inputs, rows.target, rows.rows)
 
 
 @torch.no_grad()
 def _survey_probs(run: Run, survey: Survey) -> Tensor:
     probs: Tensor = run.module.penalty.probabilities(run.module(survey.inputs))
     return probs.double()
-
-
-@torch.no_grad()
-def _decisions(rows: ProbRows, correction: Correction | None) -> Tensor:
-    if correction is None:
-        return rows.probabilities >= 0.5
-    scores: Tensor = correction(rows.probabilities, rows.inputs)
-    return scores >= 0.5
-
-
-def _measure(rows: ProbRows, correction: Correction | None, people: _People | None) -> Measured:
-    decisions = _decisions(rows, correction)
-    return Measured(
-        accuracy=float((decisions == (rows.target > 0.5)).double().mean()),
-        positive_share=float(decisions.double().mean()),
-        gaps={} if people is None else people.estimate(rows, correction),
-    )
 
 
 def _source_name(survey: Survey | None, membership: Membership) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows, estimate_gaps, is_detected
 from fairrf_lightning.functional import (
     PathPoint,
     corrected_scores,
@@ -206,21 +207,29 @@ class Correction(nn.Module):
         """Return the corrected decisions, 0 or 1."""
         return (self.scores(probs, membership) >= 0.5).long()
 
-    def membership_of(self, inputs: Tensor) -> Tensor:
-        """Return membership as the correction needs it: given y = 1 for equal opportunity.
+    def forward(self, probs: Tensor, inputs: Tensor) -> Tensor:
+        """Return the corrected scores of rows, ``(N,)``.
 
         Raises:
             InputError: If the correction was fitted on values of membership, not on an estimate.
         """
+        positive = torch.ones(len(inputs), device=inputs.device) if self.goal.positives else None
+        return self.scores(probs, self._estimate()(inputs, positive))
+
+    def survey_scores(self, probs: Tensor, survey: Survey) -> Tensor:
+        """Return the corrected scores of surveyed people, none of which depends on the person's own answer.
+
+        Args:
+            probs: Uncorrected probabilities of the people ``(n,)``.
+            survey: The survey.
+        """
+        positive = torch.ones(len(survey)) if self.goal.positives else None
+        return self.scores(probs, self._estimate().cross_fitted(survey, positive))
+
+    def _estimate(self) -> Membership:
         if self.membership is None:
             raise InputError("this correction has no estimate of membership: give the values to scores().")
-        positive = torch.ones(len(inputs), device=inputs.device) if self.goal.positives else None
-        found: Tensor = self.membership(inputs, positive)
-        return found
-
-    def forward(self, probs: Tensor, inputs: Tensor) -> Tensor:
-        """Return the corrected scores of rows, ``(N,)``."""
-        return self.scores(probs, self.membership_of(inputs))
+        return self.membership
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return goal and outcome, part of the ``state_dict``."""
@@ -249,6 +258,55 @@ class Correction(nn.Module):
                 f"{num_groups} numbers. Restore it from a copy, or correct again."
             )
         return cls(multipliers, share, membership=membership)
+
+
+@torch.no_grad()
+def fit_if_detected(
+    val: ScoredRows,
+    membership: Membership,
+    survey: Survey | None = None,
+    survey_probs: Tensor | None = None,
+    *,
+    goal: Goal,
+    max_accuracy_loss: float = 0.005,
+    act_above: float = ACT_ABOVE,
+) -> tuple[Correction | None, GapEstimate | None]:
+    """Fit a correction unless a survey shows no gap.
+
+    Args:
+        val: Rows on which the strength is chosen, with probabilities and labels.
+        membership: Membership.
+        survey: The survey, if membership is from one.
+        survey_probs: The model's probabilities of the surveyed people.
+        goal: The goal.
+        max_accuracy_loss: As in :meth:`Correction.fit`.
+        act_above: With a survey, act only if the estimated gap exceeds this and 1.64 standard errors.
+
+    Returns:
+        The correction, ``None`` if no gap was detected, and the estimated gap, ``None`` without a survey.
+
+    Raises:
+        InputError: If the rows cannot be used, or the membership does not serve the goal.
+    """
+    check_goal(goal, membership, survey)
+    detected = None
+    if survey is not None and survey_probs is not None:
+        detected = estimate_gaps(val, survey, survey_probs >= 0.5, membership)[goal.gap]
+        if not is_detected(detected, act_above):
+            return None, detected
+    if val.target is None:
+        raise InputError("the strength is chosen by accuracy: rows with labels are needed.")
+    correction = Correction.fit(
+        val.scores,
+        membership,
+        target=val.target,
+        goal=goal,
+        max_accuracy_loss=max_accuracy_loss,
+        inputs=val.inputs,
+        rows=val.rows,
+        survey=survey,
+    )
+    return correction, detected
 
 
 def check_goal(goal: Goal, membership: Membership, survey: Survey | None) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.functional import PoweredRates, powered_rates
+from fairrf_lightning.functional import PoweredRates, fit_logistic, powered_rates
 from fairrf_lightning.membership import Membership, by_group
 from fairrf_lightning.metrics.counts import GAPS, Gap
 from fairrf_lightning.metrics.intervals import student_quantile
@@ -42,19 +44,35 @@ class GapEstimate:
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Rows without S, with the decisions of a model.
+    """Rows without S, with the scores of a model.
 
     Args:
-        decisions: Decisions 0 or 1, ``(N,)``.
+        scores: Probabilities of the positive class, or decisions 0 or 1, ``(N,)``.
         inputs: Encoded inputs ``(N, D)``.
         target: True classes ``(N,)``; without them only dDP is estimated.
         rows: Row numbers in the table ``(N,)``, so that surveyed people among them are recognised.
     """
 
-    decisions: Tensor
+    scores: Tensor
     inputs: Tensor
     target: Tensor | None = None
     rows: Tensor | None = None
+
+    @classmethod
+    def of(
+        cls, data: TabularDataModule, part: str, score: Callable[[Mapping[str, Tensor]], Tensor]
+    ) -> ScoredRows:
+        """Return the rows of ``train``, ``val`` or ``test``, with a function that scores a batch of them."""
+        batches = [(batch, score(batch)) for batch in data.rows_of(part)]
+        inputs, target, rows = (
+            torch.cat([batch[key] for batch, _ in batches]) for key in ("inputs", "target", "row")
+        )
+        return cls(torch.cat([scores for _, scores in batches]), inputs, target, rows)
+
+    @property
+    def decisions(self) -> Tensor:
+        """Decisions at 0.5, ``(N,)``."""
+        return self.scores >= 0.5
 
 
 @torch.no_grad()
@@ -96,6 +114,35 @@ def estimate_gaps(
         for gap in gaps
         if survey.can_estimate(gap)
     }
+
+
+@torch.no_grad()
+def linear_gap(data: TabularDataModule, survey: str | Path | Survey, *, gap: str = "dp_gap") -> GapEstimate:
+    """Estimate the gap that a logistic regression without a penalty has, before other models are trained.
+
+    Args:
+        data: The data, set up.
+        survey: People whose S is known, or a file of them.
+        gap: Key of the gap in :data:`GAPS`.
+
+    Raises:
+        InputError: If the survey cannot be used, or has no labels and the gap needs them.
+    """
+    if not isinstance(survey, Survey):
+        survey = Survey.read(survey, data)
+    if not survey.can_estimate(GAPS[gap]):
+        raise InputError(
+            f"survey: without labels, or with few people of a class and group, there is no {GAPS[gap].label}."
+        )
+    train = list(data.rows_of("train"))
+    inputs, target = (torch.cat([batch[key] for batch in train]) for key in ("inputs", "target"))
+    weights = fit_logistic(inputs, target, 1.0)
+
+    def decide(inputs: Tensor) -> Tensor:
+        return inputs.double() @ weights[:-1] + weights[-1] >= 0
+
+    pool = ScoredRows.of(data, "val", lambda batch: decide(batch["inputs"]))
+    return estimate_gaps(pool, survey, decide(survey.inputs), Membership.from_survey(survey, data))[gap]
 
 
 def is_detected(found: GapEstimate, act_above: float = ACT_ABOVE) -> bool:

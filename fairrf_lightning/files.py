@@ -1,4 +1,4 @@
-"""Writers of files: whole or not at all, and CSV files without formulas.
+"""Writers of files: whole or not at all, and CSV files without formulas; addresses in place of paths.
 
 A cell that begins with ``=``, ``+``, ``-``, ``@``, a tab or a line break is a formula to Excel and
 LibreOffice, and a formula can start programs. Names of groups and columns come from the user's data, so any
@@ -25,6 +25,11 @@ _WIDE = (
 )
 _FORMULA_STARTS = tuple(f"=+-@\t\r\n{_WIDE}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def is_address(path: str) -> bool:
+    """Return whether a path is an address of remote storage, such as ``s3://bucket/people``."""
+    return "://" in path
 
 
 @contextmanager

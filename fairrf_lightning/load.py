@@ -34,8 +34,8 @@ from fairrf_lightning.checkpoints import (
 )
 from fairrf_lightning.class_paths import accepted_options, class_path, import_class
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
+from fairrf_lightning.files import is_address
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.presets import preset, preset_names
@@ -341,7 +341,7 @@ def _data_options(trained: Mapping[str, Any], given: Mapping[str, Any], path: Pa
         raise InputError(f"--data.{unknown}: no such option; {did_you_mean(unknown, sorted(trained))}")
     options = {**trained, **given}
     table = options.get("path")
-    if table is not None and "path" not in given and not Path(table).exists():
+    if table is not None and "path" not in given and not (is_address(table) or Path(table).exists()):
         raise InputError(
             f"{path}: its table {table} is not there any more. Name its new place: --data.path FILE "
             "(in Python, load_run(..., data_options={'path': ...}))."
@@ -380,7 +380,7 @@ def _restore(module: FairRFModule, data: TabularDataModule, checkpoint: Mapping[
 
 
 def _attributes(data: TabularDataModule, names: Sequence[str], found: Mapping[str, Tensor]) -> pd.DataFrame:
-    if names == [data.sensitive] and isinstance(data, TableDataModule) and data.path.is_dir():
+    if names == [data.sensitive] and data.is_streamed:
         # A directory may not fit into memory, so the ids are used instead of the column.
         values = pd.Categorical.from_codes(found["groups"].numpy(), categories=pd.Index(data.group_names))
         return pd.DataFrame({names[0]: values})

@@ -294,7 +294,7 @@ class Membership(nn.Module):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], prefix: str = "") -> Membership:
-        """Make a module of the shapes of a ``state_dict``, which is to be loaded next.
+        """Make the module of a ``state_dict``.
 
         Raises:
             InputError: If the state is damaged.
@@ -314,32 +314,45 @@ class Membership(nn.Module):
                 "Restore it from a copy, or correct again."
             )
         return cls(
-            found["coefficients"],
-            found["share"],
-            extra["source"],
-            tuple(extra["group_names"]),
-            label_coefficients=found["label_coefficients"],
-            label_share=found["label_share"],
+            **found,
+            source=extra["source"],
+            group_names=tuple(extra["group_names"]),
+            digest=str(extra["digest"]),
         )
 
 
 def find_membership(
     data: TabularDataModule,
     *,
-    survey: Survey | None = None,
+    survey: str | Path | Survey | None = None,
     proxies: str | Path | None = None,
     column: str | None = None,
+    sensitive: str | None = None,
     group: str | None = None,
-) -> Membership:
-    """Return membership by the source that is given."""
+) -> tuple[Membership, Survey | None]:
+    """Return membership by the source that is given, and the survey if it is one.
+
+    Args:
+        data: The data.
+        survey: People whose S is known, or a file of them.
+        proxies: YAML file of S's share and its correlations with columns.
+        column: Input column that holds ``P(S = 1 | x)``.
+        sensitive: Column of S in the survey; by default that of the data.
+        group: Value of S that counts as S = 1.
+
+    Raises:
+        InputError: If not exactly one source is given, or it cannot be used.
+    """
+    if sum(part is not None for part in (survey, proxies, column)) != 1:
+        raise InputError("give one of --survey, --proxies and --column: the knowledge about S.")
     if survey is not None:
-        return Membership.from_survey(survey, data)
+        if not isinstance(survey, Survey):
+            survey = Survey.read(survey, data, sensitive=sensitive, group=group)
+        return Membership.from_survey(survey, data), survey
     if proxies is not None:
         known = read_proxies(proxies, data.feature_names)
-        return Membership.from_correlations(known.mean_share, known.correlations, data, known.group)
-    if column is None:
-        raise InputError("membership needs a survey, published statistics or a column.")
-    return Membership.from_column(column, data, group or "S = 1")
+        return Membership.from_correlations(known.mean_share, known.correlations, data, known.group), None
+    return Membership.from_column(str(column), data, group or "S = 1"), None
 
 
 def by_group(membership: Tensor) -> Tensor:

@@ -49,6 +49,15 @@ pretraining. Train longer, or pretrain less.
     )
 
 
+def vanilla_name(eta: float) -> str:
+    """Return the name of a model without a penalty, although ``eta`` may be above 0.
+
+    >>> vanilla_name(0.0), vanilla_name(0.3)
+    ('vanilla', 'vanilla (eta 0.3, the penalty was never on)')
+    """
+    return f"vanilla (eta {eta:g}, {NEVER_ON})" if eta else "vanilla"
+
+
 def never_updated_notice(steps: int, interval: int, unit: str = "optimiser steps") -> str:
     """Return the notice that training was too short for an update of lambda."""
     return (

@@ -23,6 +23,7 @@ from fairrf_lightning.functional import (
     merge_moments,
     penalties_from_moments,
     solve_lambda,
+    weighted_covariances,
 )
 from fairrf_lightning.related import (
     Categorical,
@@ -44,6 +45,7 @@ MissingValues: TypeAlias = Literal["raise", "skip"]
 UPDATE_INTERVAL = 50  # default number of optimiser steps between updates of lambda
 _MAX_PENDING = 64
 _CHECKED_BATCHES = 10  # at the start of a fit, for predictions and columns that are not what they seem
+_WIDE = (torch.float32, torch.float64)
 _SPREADS = (0.1, 10.0)  # of a column, between which the kernel of "hsic" is of use
 
 
@@ -159,6 +161,10 @@ class RelatedFeaturePenalty(nn.Module):
         self.missing: MissingValues = missing
         self.num_outputs: int | None = None  # penalised outputs, once more than one is known
         self.enabled = True
+        # The common case, which is computed in fewer operations: all rows count, for one model.
+        self._is_simple = (
+            statistic == "covariance" and given == "all" and missing == "raise" and not values.ndim
+        )
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
         start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
@@ -191,6 +197,7 @@ class RelatedFeaturePenalty(nn.Module):
         self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
         self._checks_batches, self._batches_checked = True, 0
         self._seems_probability = True
+        self._cached: Any = None, None, None
 
     def name_columns(self, names: Sequence[str]) -> None:
         """Find related columns that were given by name.
@@ -236,7 +243,7 @@ class RelatedFeaturePenalty(nn.Module):
             inputs: The rows' inputs ``(N, D)``; the related columns are taken from them.
             target: Labels ``(N,)``, required for ``given="positives"``.
         """
-        wanted = not isinstance(self.eta, float | int) or self.eta != 0
+        wanted = isinstance(self.eta, Tensor) or self.eta != 0
         checks = wanted and not torch.compiler.is_compiling()  # a check would break the graph
         if checks and self.training and self._checks_batches:  # even while pretraining keeps the penalty off
             self._check_batch(preds, inputs)
@@ -245,18 +252,39 @@ class RelatedFeaturePenalty(nn.Module):
                 with torch.no_grad():
                     self.observer(self._moments_of_ranks(preds, inputs, target))
             return self.weights.new_zeros(self.weights.shape[:-1])
-        moments = self._moments_of_ranks(preds, inputs, target)
+        value, moments = self._total_and_moments(preds, inputs, target)
         if self.training:
-            self._remember(moments.detach())
-        value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
+            self._remember(moments)
         # Only on the CPU: another device would have to be waited for. There, update_weights finds it.
         if checks and value.device.type == "cpu" and not _is_finite(value):
             self._check_related_values(moments, inputs, target)
         return value
 
+    def _total_and_moments(
+        self, preds: Tensor, inputs: Tensor, target: Tensor | None
+    ) -> tuple[Tensor, Moments]:
+        """Return the penalty, and the moments without a graph."""
+        if self._is_simple and preds.ndim == 1 and not _is_distributed():
+            related, dtype = self.related_columns(inputs), preds.dtype
+            alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
+            if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
+                is_logit = self.output not in ("probability", "regression")
+                return weighted_covariances(preds, related, self._row_weights(preds), is_logit=is_logit)
+        moments = self._moments_of_ranks(preds, inputs, target)
+        value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
+        return value, moments.detach()
+
+    def _row_weights(self, preds: Tensor) -> Tensor:
+        """Return the weight of each column, divided by the number of rows; computed once for each lambda."""
+        weights = self.weights
+        key = (weights._version, preds.shape[0], preds.dtype, self.eta)  # noqa: SLF001 - counts changes in place
+        if self._cached[0] is not weights or self._cached[1] != key:
+            self._cached = weights, key, self._column_weights(preds.dtype) / preds.shape[0]
+        return self._cached[2]
+
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)
-        if self.training and dist.is_available() and dist.is_initialized():
+        if self.training and _is_distributed():
             return merge_moments(_GatherRanks.apply(moments.pack()))  # type: ignore[no-untyped-call]
         return moments
 
@@ -373,12 +401,15 @@ class RelatedFeaturePenalty(nn.Module):
 
     def _total_of_columns(self, scores: Tensor) -> Tensor:
         """Return :meth:`total` of absolute column scores ``(..., C)``; quicker in a training step."""
-        eta = self.eta.unsqueeze(-1) if isinstance(self.eta, Tensor) else self.eta
-        weights = self.weights.index_select(-1, self.column_feature).to(scores.dtype) * eta
+        weights = self._column_weights(scores.dtype)
         if scores.ndim > self.weights.ndim:
             scores = scores.sum(-2)  # over the outputs
         # Not `@`, which autocast would round.
         return scores.dot(weights) if scores.ndim == 1 else (scores * weights).sum(-1)
+
+    def _column_weights(self, dtype: torch.dtype) -> Tensor:
+        eta = self.eta.unsqueeze(-1) if isinstance(self.eta, Tensor) else self.eta
+        return self.weights.index_select(-1, self.column_feature).to(dtype) * eta
 
     @torch.no_grad()
     def objective(self, penalties: Tensor) -> Tensor:
@@ -540,6 +571,10 @@ class RelatedFeaturePenalty(nn.Module):
                 self._buffers[name] = buffer.to(moved.device)
         self._pending = [moments.to(self.weights.device) for moments in self._pending]
         return self
+
+
+def _is_distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()
 
 
 def _is_finite(value: Tensor) -> bool:

@@ -236,7 +236,7 @@ def suggest(
         raise InputError(f"--min_association {min_association}: expected a number from 0 to 1.")
     if not max_ratio > 0:
         raise InputError(f"--max_ratio {max_ratio}: expected a positive number.")
-    if isinstance(data, TableDataModule) and data.path.is_dir():
+    if isinstance(data, TableDataModule) and data.is_streamed:
         raise InputError(f"suggest reads one file, not a directory ({data.path}): name one of its files.")
     data.prepare_data()
     table = data.read()

@@ -32,6 +32,7 @@ def reproduce(
     seeds: int = 5,
     epochs: int = 20,
     workers: int | None = None,
+    backend: str = "loky",
     out: Path = Path("reproduction"),
 ) -> None:
     """Repeat the evaluation of the paper on the real data: tables, figures and claims.
@@ -44,6 +45,7 @@ def reproduce(
         seeds: Number of seeds per setting.
         epochs: Number of epochs per model.
         workers: Number of processes; by default one per core if there is enough work.
+        backend: Backend of joblib: loky for this machine, dask or ray for a cluster.
         out: Folder of the report.
     """
     for part in only:
@@ -52,7 +54,7 @@ def reproduce(
     if seeds < 2:
         raise InputError(f"--seeds {seeds}: expected 2 or more; an interval needs them.")
     check_matplotlib()
-    results = train(only, out, list(range(seeds)), Schedule(epochs=epochs), workers)
+    results = train(only, out, list(range(seeds)), Schedule(epochs=epochs), workers=workers, backend=backend)
     draw_figures(results, out / "figures")
     make_facts = partial(reproduction_facts, results)
     names = {"page": "reproduction.html", "card": "reproduction_card.md"}
@@ -61,7 +63,13 @@ def reproduce(
 
 
 def train(
-    parts: Sequence[str], folder: Path, seeds: list[int], schedule: Schedule, workers: int | None = 1
+    parts: Sequence[str],
+    folder: Path,
+    seeds: list[int],
+    schedule: Schedule,
+    *,
+    workers: int | None = 1,
+    backend: str = "loky",
 ) -> pd.DataFrame:
     """Return one row per model of the named parts; models found in ``results.csv`` are not trained again.
 
@@ -71,15 +79,17 @@ def train(
         seeds: Seeds of each setting.
         schedule: Length and learning rate of training.
         workers: Number of processes; ``None`` for one per core if there is enough work.
+        backend: Backend of joblib.
     """
     todo = plans(parts)
     jobs = [_job(plan, seeds, schedule) for plan in todo]
     models = sum(len(job.settings) * len(seeds) for job in jobs)
     total = sum(job.work for job in jobs)
-    workers = default_num_workers(total) if workers is None else workers
+    if workers is None and backend == "loky":
+        workers = default_num_workers(total)
     path = folder / "results.csv"
     with resumable(path), progress_bar(f"{models} models", total) as advance:
-        frames = run_jobs(jobs, path=path, advance=advance, workers=workers)
+        frames = run_jobs(jobs, path=path, advance=advance, workers=workers, backend=backend)
     named = [_named(runs, plan) for runs, plan in zip(frames, todo, strict=True)]
     return pd.concat(named, ignore_index=True)
 

@@ -1,6 +1,5 @@
 """Shared by all tests: one thread, and a command line that runs in a folder of its own."""
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,6 @@ os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"
 # Two cores: threads of one test only get into the way of the processes of another.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
-logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
 
 Refused: TypeAlias = Callable[[str | Sequence[str]], str]
 

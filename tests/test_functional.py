@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import pytest
@@ -25,6 +25,7 @@ from fairrf_lightning.functional import (
     merge_moments,
     penalties_from_moments,
     solve_lambda,
+    weighted_covariances,
 )
 
 STATISTICS: tuple[Statistic, ...] = ("covariance", "correlation")
@@ -419,6 +420,20 @@ def test_rows_of_a_batch_are_solved_each_with_its_beta() -> None:
         assert torch.equal(shared[i, j], solve_lambda(penalties[i, j], 0.125))
 
 
+@pytest.mark.parametrize("beta", [1e-3, 0.5, 1e5])
+def test_many_features_have_the_weights_that_a_sort_gives(beta: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    penalties = torch.rand(3, 40_000, generator=draw, dtype=torch.float64)
+    penalties[1] = 0.3  # all have the same weight
+    penalties[2].exp_().pow_(8)
+    for row, weights in zip(penalties, solve_lambda(penalties, beta), strict=True):
+        surplus = (-row / (2 * beta)).sort(descending=True).values.cumsum(0) - 1
+        sizes = torch.arange(1, len(row) + 1)
+        expected = (-row / (2 * beta) - (surplus / sizes).max()).clamp(min=0)
+        torch.testing.assert_close(weights, expected, rtol=1e-7, atol=1e-11)
+    assert solve_lambda(torch.full((40_000,), torch.nan), beta).isnan().all()
+
+
 @pytest.mark.parametrize("num_features", [2, 5])
 def test_the_worst_case_lambda_agrees_with_a_general_solver(num_features: int) -> None:
     penalties = torch.linspace(0.1, 0.6, num_features, dtype=torch.float64).numpy()
@@ -564,6 +579,27 @@ def test_interval_of_one_column_is_theorem_1() -> None:
     torch.testing.assert_close(multi, correlation_interval(a[:, 0], b[:, 0]))
 
 
+def test_columns_that_determine_s_leave_one_correlation() -> None:
+    determined, b = torch.tensor([0.6, 0.8]), torch.tensor([0.5, -0.3])  # S = 0.6 x + 0.8 z
+    low, high = as_floats(correlation_interval_multi(determined, b, torch.eye(2)))
+    assert low == pytest.approx(0.06, abs=1e-3)
+    assert high == pytest.approx(0.06, abs=1e-3)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_rounded_correlations_give_an_interval_within_one(sign: float) -> None:
+    rounded = torch.tensor([1.0001])
+    assert as_floats(correlation_interval_multi(rounded, sign * rounded, torch.eye(1))) == (sign, sign)
+
+
+def test_float32_loses_no_more_than_its_last_digits() -> None:
+    a, b = torch.tensor([0.6, 0.58]), torch.tensor([0.3, 0.32])
+    columns = torch.tensor([[1.0, 0.999], [0.999, 1.0]])
+    exact = correlation_interval_multi(a.double(), b.double(), columns.double())
+    found = correlation_interval_multi(a, b, columns)
+    assert as_floats(found) == pytest.approx(as_floats(exact), abs=6e-8)
+
+
 def test_duplicated_column_does_not_change_the_interval() -> None:
     joint = random_correlations(5, seed=1)
     again = joint[[0, 1, 2, 1, 3, 4]][:, [0, 1, 2, 1, 3, 4]]
@@ -578,3 +614,35 @@ def test_intervals_of_a_batch_are_those_of_its_members() -> None:
     for i, one in enumerate(joint):
         single = correlation_interval_multi(one[:-2, -2], one[:-2, -1], one[:-2, :-2])
         assert (low[i].item(), high[i].item()) == pytest.approx(as_floats(single), abs=1e-12)
+
+
+@pytest.mark.parametrize("is_logit", [True, False])
+@pytest.mark.parametrize("shift", [0.0, 100.0])
+def test_weighted_covariances_are_those_of_the_moments(*, is_logit: bool, shift: float) -> None:
+    """The gradient and the moments are equal bit for bit, also where a covariance is exactly 0."""
+    generator = torch.Generator().manual_seed(0)
+    related = torch.randn(50, 4, generator=generator) + shift
+    related[:, 2] = 1.0
+    weights = torch.rand(4, generator=generator)
+    values = torch.randn(50, generator=generator, requires_grad=True)
+    moments = batch_moments(values.sigmoid() if is_logit else values, related, squares=False)
+    slow = (moments.products / 50).abs().dot(weights)
+    quick, found = weighted_covariances(values, related, weights / 50, is_logit=is_logit)
+    (by_slow,), (by_quick,) = torch.autograd.grad(slow, values), torch.autograd.grad(quick, values)
+    assert torch.equal(by_slow, by_quick)
+    assert torch.equal(moments.pack(), found.pack())
+    torch.testing.assert_close(quick, slow)
+
+
+@pytest.mark.parametrize("is_logit", [True, False])
+def test_weighted_covariances_can_be_differentiated_twice(*, is_logit: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    options: Any = {"generator": generator, "dtype": torch.float64}
+    related, weights = torch.randn(9, 3, **options), torch.rand(3, **options)
+    values = torch.randn(9, **options).requires_grad_()
+
+    def total(given: Tensor) -> Tensor:
+        return weighted_covariances(given, related, weights, is_logit=is_logit)[0]
+
+    assert torch.autograd.gradcheck(total, [values])
+    assert torch.autograd.gradgradcheck(total, [values])

@@ -68,7 +68,7 @@ def test_a_run_that_ends_within_pretraining_is_called_vanilla(
     cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 1")
     printed = capsys.readouterr().out
     assert notes(printed)[-1].startswith(VANILLA)
-    assert "the penalty was never on (vanilla)\n" in printed  # in the lines of the table
+    assert "\nvanilla (eta 0.7, the penalty was never on); lambda: " in printed  # in the lines of the table
     assert any(notice.startswith(VANILLA) for notice in notices_in_record())
 
 

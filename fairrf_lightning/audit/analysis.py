@@ -174,9 +174,11 @@ def _group_numbers(
         for line, cells in zip(lines, members, strict=True):
             line["auc"], line["auc_error"] = scores.auc(cells)
             line["calibration_error"] = scores.calibration_error(cells)
-    known = set(_WITHOUT_LABELS) if not scores.has_labels else None
     return [
-        {name: json_number(value) if known is None or name in known else None for name, value in line.items()}
+        {
+            name: json_number(value) if scores.has_labels or name in _WITHOUT_LABELS else None
+            for name, value in line.items()
+        }
         for line in lines
     ]
 
@@ -208,33 +210,33 @@ def _gap_result(
     if scores.num_models == 2:
         correlation = _correlation(models, scores.both().merge_groups(members), gap, mode)
         against = _gap_change(samples, correlation, level, bounds)
-    low, high = gap_interval(samples[0], level)
     return GapResult(
         gap.label,
         mode,
         estimable=True,
         left_out=left_out,
-        value=json_number(samples[0].gap.item()),
-        low=json_number(low.item()),
-        high=json_number(high.item()),
+        **_with_interval(samples[0], level),
         bounds=bounds[0] if bounds else None,
         against=against,
     )
 
 
+def _with_interval(sample: RateSample, level: float) -> dict[str, float | None]:
+    low, high = gap_interval(sample, level)
+    found = {"value": sample.gap, "low": low, "high": high}
+    return {name: json_number(number.item()) for name, number in found.items()}
+
+
 def _gap_change(
     samples: list[RateSample], correlation: Tensor, level: float, bounds: list[list[float]]
 ) -> GapChange:
-    low, high = gap_interval(samples[1], level)
-    limits = gap_difference_interval(samples[0], samples[1], correlation, level)
+    low, high = (end.item() for end in gap_difference_interval(samples[0], samples[1], correlation, level))
     change = GapChange(
-        value=json_number(samples[1].gap.item()),
-        low=json_number(low.item()),
-        high=json_number(high.item()),
+        **_with_interval(samples[1], level),
         difference=json_number((samples[0].gap - samples[1].gap).item()),
-        difference_low=json_number(limits[0].item()),
-        difference_high=json_number(limits[1].item()),
-        verdict=verdict_of(limits[0].item(), limits[1].item()),
+        difference_low=json_number(low),
+        difference_high=json_number(high),
+        verdict=verdict_of(low, high),
     )
     if not bounds:
         return change

@@ -88,14 +88,13 @@ def audit_by_survey(
         survey = Survey.read(survey, run.data, sensitive=sensitive, group=group)
     membership = Membership.from_survey(survey, run.data)
     rows = evaluate(run, split)
-    decisions = rows.probabilities >= 0.5
-    pool = ScoredRows(decisions, rows.inputs, rows.target, rows.rows)
-    gaps = estimate_gaps(pool, survey, _survey_decisions(run, survey), membership, level=level)
+    pool = ScoredRows(rows.probabilities, rows.inputs, rows.target, rows.rows)
+    gaps = estimate_gaps(pool, survey, _survey_scores(run, survey) >= 0.5, membership, level=level)
     return EstimatedGaps(
         gaps=gaps,
-        accuracy=float((decisions == (rows.target > 0.5)).double().mean()),
-        positive_share=float(decisions.double().mean()),
-        num_rows=len(decisions),
+        accuracy=float((pool.decisions == (rows.target > 0.5)).double().mean()),
+        positive_share=float(pool.decisions.double().mean()),
+        num_rows=len(rows.rows),
         people=len(survey),
         group_names=survey.group_names,
         randomized=survey.randomized,
@@ -103,11 +102,7 @@ def audit_by_survey(
     )
 
 
-def _survey_decisions(run: Run, survey: Survey) -> Tensor:
-    """Return the decisions on surveyed people, which must not depend on the answer of the person."""
-    correction = run.module.correction
-    if correction is None or correction.membership is None:
-        return run.module.penalty.probabilities(run.module(survey.inputs)) >= 0.5
+def _survey_scores(run: Run, survey: Survey) -> Tensor:
     probs = run.module.penalty.probabilities(run.module.backbone(survey.inputs))
-    positive = torch.ones(len(survey)) if correction.goal.positives else None
-    return correction.decide(probs, correction.membership.cross_fitted(survey, positive)) > 0
+    correction = run.module.correction
+    return probs if correction is None else correction.survey_scores(probs, survey)

@@ -113,12 +113,7 @@ class _File:
 
     def read(self) -> Iterator[Any]:
         with _explained(self.path):
-            yield from self._read_parquet() if is_parquet(self.path) else self._read_csv()
-
-    def _read_parquet(self) -> Iterator[Any]:
-        with pq.ParquetFile(self.path, pre_buffer=False) as file:
-            for batch in file.iter_batches(_BATCH_ROWS, columns=self.columns, use_threads=False):
-                yield pa.Table.from_batches([batch])
+            yield from _parquet(self.path, self.columns) if is_parquet(self.path) else self._read_csv()
 
     def _read_csv(self) -> Iterator[Any]:
         text = {name: pa.string() for name in (*self.groups, self.target) if name is not None}
@@ -155,12 +150,13 @@ def column_names(path: Path) -> list[str]:
 def read_batches(path: Path) -> Iterator[pa.Table]:
     """Yield all columns of a Parquet file, or those of a CSV file as text, some rows at a time."""
     with _explained(path):
-        if not is_parquet(path):
-            yield from CsvFile(path).blocks()
-            return
-        with pq.ParquetFile(path, pre_buffer=False) as file:  # or pyarrow would hold the whole file
-            for batch in file.iter_batches(_BATCH_ROWS, use_threads=False):
-                yield pa.Table.from_batches([batch])
+        yield from _parquet(path) if is_parquet(path) else CsvFile(path).blocks()
+
+
+def _parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    with pq.ParquetFile(path, pre_buffer=False) as file:  # or pyarrow would hold the whole file
+        for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
+            yield pa.Table.from_batches([batch])
 
 
 def _csv_options() -> Any:

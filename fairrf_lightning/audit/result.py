@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import no_information
+from fairrf_lightning.wording import first_upper, listing, points
 
 SCHEMA = 1
 FAIRER = "fairer, beyond noise"
@@ -20,6 +24,12 @@ MORE_ACCURATE = "more accurate, beyond noise"
 LESS_ACCURATE = "less accurate, beyond noise"
 NO_DIFFERENCE = "no difference shown"
 NOT_ESTIMABLE = "not estimable"
+RATES = {
+    "selection_rate": "selection rate",
+    "true_positive_rate": "true positive rate",
+    "false_positive_rate": "false positive rate",
+    "accuracy": "accuracy",
+}
 NO_LABELS = (
     "No true labels: selection rates and dDP are measured; accuracy, true and false positive rates, AUC, "
     "calibration, dEO and dEOdds are not applicable. If the file has labels, name their column by --target."
@@ -166,6 +176,24 @@ class Audit:
         return notices + "".join(table.to_html(index=False, float_format="{:.4f}".format) for table in tables)
 
 
+def read_audit(path: Path) -> dict[str, Any]:
+    """Read ``audit.json``.
+
+    Raises:
+        InputError: If the file is not one that ``audit`` of this version wrote.
+    """
+    try:
+        found: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+        schema = found["schema"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: not an audit.json; audit writes one.") from error
+    if schema != SCHEMA:
+        raise InputError(f"{path}: schema {schema} is not known; this version reads {SCHEMA}.")
+    if missing := {"level", "min_rows", "rows", "source", "overall", "groupings", "notices"} - set(found):
+        raise InputError(f"{path}: {min(missing)} is missing; run audit again.")
+    return found
+
+
 def verdict_of(low: float, high: float, below: str = FAIRER, above: str = LESS_FAIR) -> str:
     """Return an interval of a difference in words.
 
@@ -187,8 +215,7 @@ def notices(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the notices about decisions and labels of an audit, as ``audit.json`` has it."""
     for key, whose in (("overall", ""), ("against", "of the other model: ")):
         if why := uninformative(result.get(key)):
-            line = f"{whose}{why}."
-            yield f"{line[0].upper()}{line[1:]}"
+            yield first_upper(f"{whose}{why}.")
     if not has_labels(result):
         yield NO_LABELS
     elif result["overall"].get("base_rate") in (0, 1):
@@ -205,10 +232,15 @@ def has_labels(result: Mapping[str, Any]) -> bool:
 
 def uninformative(numbers: Mapping[str, Any] | None) -> str:
     """Return why gaps carry no information, if a model gives (almost) all rows the same decision."""
+    return no_information(*share_and_balance(numbers))
+
+
+def share_and_balance(numbers: Mapping[str, Any] | None) -> tuple[float, float]:
+    """Return the share of positive decisions and the balanced accuracy; NaN where not known."""
     names = ("selection_rate", "true_positive_rate", "false_positive_rate")
     found = ((numbers or {}).get(name) for name in names)
     share, hits, false_alarms = (math.nan if value is None else float(value) for value in found)
-    return no_information(share, (hits + 1 - false_alarms) / 2)
+    return share, (hits + 1 - false_alarms) / 2
 
 
 def may_turn(against: Mapping[str, Any]) -> bool:
@@ -220,10 +252,42 @@ def may_turn(against: Mapping[str, Any]) -> bool:
     return bool((verdict == FAIRER and bounds[1] >= 0) or (verdict == LESS_FAIR and bounds[0] <= 0))
 
 
-def not_compared(grouping: Mapping[str, Any], rows: int) -> int:
-    """Return how many rows belong to known groups that are not compared."""
-    compared = sum(group["rows"] for group in grouping["groups"])
-    return int(rows - compared - grouping["unknown_rows"])
+def unknown_statements(grouping: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how rows of unknown group may change the gaps, and the comparison with the other model."""
+    known = [gap for gap in grouping["gaps"] if gap["bounds"] is not None]
+    if not known:
+        return
+    yield (
+        f"The {grouping['name']} of {grouping['unknown_rows']:,} rows is not known. Whatever it is, "
+        f"{_limits({gap['gap']: gap['bounds'] for gap in known})} on all rows; the intervals do not include "
+        "this."
+    )
+    found = {gap["gap"]: gap["against"] for gap in known if gap["against"]}
+    if not found:
+        return
+    yield f"Of the other model, {_limits({name: of['bounds'] for name, of in found.items()})}."
+    changes = (
+        f"{name} between {points(low, signed=True)} and {points(high, signed=True)}"
+        for name, (low, high) in ((name, of["difference_bounds"]) for name, of in found.items())
+    )
+    yield (
+        f"With these rows the change is: {listing(changes)} (outer bounds: the worst cases of the two models "
+        "need not occur together)."
+    )
+    if turning := [f"{name} ({of['verdict']})" for name, of in found.items() if may_turn(of)]:
+        yield f"Rows of unknown {grouping['name']} could therefore change the verdict on {listing(turning)}."
+
+
+def _limits(bounds: Mapping[str, Sequence[float]]) -> str:
+    return listing(
+        f"{gap} lies between {points(low)} and {points(high)}" for gap, (low, high) in bounds.items()
+    )
+
+
+def not_compared(grouping: Mapping[str, Any], rows: int) -> list[str]:
+    """Return a line on the rows of known groups that are not compared, if there are any."""
+    others = rows - sum(group["rows"] for group in grouping["groups"]) - grouping["unknown_rows"]
+    return [f"{others:,} rows of other groups of {grouping['name']} are not compared."] if others else []
 
 
 def nothing_to_compare(grouping: Mapping[str, Any]) -> str:

@@ -9,16 +9,15 @@ patterns is taken.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from fairrf_lightning.audit.result import read_audit
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.intervals import RateSample, gap_interval, normal_quantile
 
@@ -274,12 +273,8 @@ def _text(numbers: Sequence[float]) -> str:
 
 
 def _from_pilot(pilot: Path, gap: str, name: str) -> tuple[list[float], list[float]]:
-    try:
-        found: dict[str, Any] = json.loads(Path(pilot).read_text(encoding="utf-8"))
-        groupings = {grouping["name"]: grouping for grouping in found["groupings"]}
-        min_rows = int(found["min_rows"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"--pilot {pilot}: this is not an audit.json ({error!r})") from error
+    found = read_audit(pilot)
+    groupings, min_rows = {one["name"]: one for one in found["groupings"]}, found["min_rows"]
     name = name or next(iter(groupings))
     if name not in groupings:
         raise InputError(f"--grouping {name}: no such grouping; {did_you_mean(name, groupings)}")

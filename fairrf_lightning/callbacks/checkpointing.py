@@ -122,10 +122,11 @@ class BestCheckpoint(ModelCheckpoint):
         loop = trainer.fit_loop.epoch_loop
         self._due = self._due or self._is_due(trainer)
         stop = self._is_asked_to_stop(trainer)
-        at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
-        if at_end or loop._should_accumulate() or _validates_now(trainer) or self._is_off:  # noqa: SLF001
+        wanted = stop or (self.save_last and (self._due or trainer.global_step == trainer.max_steps))
+        if not wanted or self._is_off:
             return
-        if stop or (self.save_last and (self._due or trainer.global_step == trainer.max_steps)):
+        at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
+        if not (at_end or loop._should_accumulate() or _validates_now(trainer)):  # noqa: SLF001
             self._save_last(trainer, stop=stop)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

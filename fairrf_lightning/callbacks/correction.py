@@ -11,10 +11,10 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from fairrf_lightning.correction import Correction, Goal, check_goal
+from fairrf_lightning.correction import Correction, Goal, check_goal, fit_if_detected
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows, estimate_gaps, is_detected
+from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows
 from fairrf_lightning.membership import Membership, find_membership
 from fairrf_lightning.module import FairRFModule, single_logit
 from fairrf_lightning.survey import Survey
@@ -96,7 +96,15 @@ class CorrectionCallback(Callback):
         if isinstance(pl_module, FairRFModule):
             pl_module.correction = None
         if self.membership is None:
-            self._known = self._estimate_membership(trainer.datamodule)  # type: ignore[attr-defined]
+            self._known = find_membership(
+                trainer.datamodule,  # type: ignore[attr-defined]
+                survey=self.survey,
+                proxies=self.proxies,
+                column=self.column,
+                sensitive=self.sensitive,
+                group=self.group,
+            )
+            check_goal(self.goal, *self._known)
 
     @torch.no_grad()
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -108,6 +116,7 @@ class CorrectionCallback(Callback):
         else:
             self._correct_foreign(trainer.val_dataloaders, pl_module)
         pl_module.train(was_training)
+        rank_zero_info(f"Correction: {self._summary()}")
 
     def decide(self, probs: Tensor, inputs: Tensor) -> Tensor:
         """Return the decisions 0 or 1: corrected ones, or uncorrected ones if there is no correction.
@@ -119,72 +128,50 @@ class CorrectionCallback(Callback):
         if self.correction is None:
             return (probs >= 0.5).long()
         if self.membership is None:
-            return self.correction.decide(probs, self.correction.membership_of(inputs))
+            scores: Tensor = self.correction(probs, inputs)
+            return (scores >= 0.5).long()
         return self.correction.decide(probs, self.membership(inputs))
 
-    def _estimate_membership(self, data: TabularDataModule) -> tuple[Membership, Survey | None]:
-        survey = self.survey
-        if survey is not None and not isinstance(survey, Survey):
-            survey = Survey.read(survey, data, sensitive=self.sensitive, group=self.group)
-        membership = find_membership(
-            data, survey=survey, proxies=self.proxies, column=self.column, group=self.group
-        )
-        check_goal(self.goal, membership, survey)
-        return membership, survey
-
     def _correct_own(
-        self,
-        membership: Membership,
-        survey: Survey | None,
-        data: TabularDataModule,
-        module: LightningModule,
+        self, membership: Membership, survey: Survey | None, data: TabularDataModule, module: LightningModule
     ) -> None:
-        rows = list(data.rows_of("val"))
-        val = {key: torch.cat([batch[key] for batch in rows]) for key in ("inputs", "target", "row")}
-        probs = _probabilities(module, val["inputs"])
-        if survey is not None:
-            pool = ScoredRows(probs >= 0.5, val["inputs"], val["target"], val["row"])
-            decisions = _probabilities(module, survey.inputs) >= 0.5
-            self.detected = estimate_gaps(pool, survey, decisions, membership)[self.goal.gap]
-            if not is_detected(self.detected, self.act_above):
-                label = self.goal.definition.label
-                rank_zero_info(f"Correction: no gap detected ({label} {self.detected}): nothing was changed.")
-                return
-        known = {"inputs": val["inputs"], "rows": val["row"], "survey": survey}
-        self.correction = self._fit(probs, membership, val["target"], **known)
-        if isinstance(module, FairRFModule):
+        self.correction, self.detected = fit_if_detected(
+            ScoredRows.of(data, "val", lambda batch: _probabilities(module, batch["inputs"])),
+            membership,
+            survey,
+            None if survey is None else _probabilities(module, survey.inputs),
+            goal=self.goal,
+            max_accuracy_loss=self.max_accuracy_loss,
+            act_above=self.act_above,
+        )
+        if isinstance(module, FairRFModule) and self.correction is not None:
             module.correction = self.correction.to(module.device)
 
     def _correct_foreign(self, loader: Iterable[Any] | None, module: LightningModule) -> None:
-        if loader is None:
+        if loader is None or self.membership is None:
             raise InputError(
                 "CorrectionCallback: the strength is chosen on validation rows; give a loader of them."
             )
         parts = [_inputs_and_target(batch) for batch in loader]
         inputs, target = (torch.cat(part) for part in zip(*parts, strict=True))
-        if self.membership is None:
-            raise AssertionError
-        self.correction = self._fit(_probabilities(module, inputs), self.membership(inputs), target)
-
-    def _fit(
-        self, probs: Tensor, membership: Tensor | Membership, target: Tensor, **known: Any
-    ) -> Correction:
-        found = Correction.fit(
-            probs,
-            membership,
+        self.correction = Correction.fit(
+            _probabilities(module, inputs),
+            self.membership(inputs),
             target=target.flatten(),
             goal=self.goal,
             max_accuracy_loss=self.max_accuracy_loss,
-            **known,
         )
-        if found.outcome is not None:
-            done = found.outcome
-            rank_zero_info(
-                f"Correction: {self.goal.definition.label} {done.gap_before:.3f} -> {done.gap_after:.3f} by "
-                f"membership, accuracy {done.accuracy_before:.4f} -> {done.accuracy_after:.4f} on "
-                f"{done.num_rows:,} validation rows (stopped by: {done.stopped_by})."
-            )
-        return found
+
+    def _summary(self) -> str:
+        label = self.goal.definition.label
+        if self.correction is None or self.correction.outcome is None:
+            return f"no gap detected ({label} {self.detected}): nothing was changed."
+        done = self.correction.outcome
+        return (
+            f"{label} {done.gap_before:.3f} -> {done.gap_after:.3f} by membership, accuracy "
+            f"{done.accuracy_before:.4f} -> {done.accuracy_after:.4f} on {done.num_rows:,} validation rows "
+            f"(stopped by: {done.stopped_by})."
+        )
 
 
 def _probabilities(module: LightningModule, inputs: Tensor) -> Tensor:

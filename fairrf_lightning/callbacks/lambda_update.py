@@ -112,6 +112,7 @@ class LambdaUpdateCallback(Callback):
             self._state_key = self._generate_state_key(module=module, **part)
         self._val_cost: Tensor | None = None
         self._measured: list[EpochPenalties] = []
+        self._updated: list[RelatedFeaturePenalty] = []  # found in the first batch of a fit
         self._start()
 
     def _start(self) -> None:
@@ -138,6 +139,7 @@ class LambdaUpdateCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
+        self._updated = []
         if self._attachment:
             self._attachment.attach(trainer, pl_module)
         penalties = self._penalties(trainer, pl_module)
@@ -152,7 +154,7 @@ class LambdaUpdateCallback(Callback):
         del pl_module
         for measured in self._measured:
             measured.remove()
-        self._measured = []
+        self._measured, self._updated = [], []
         if self._attachment:
             self._attachment.detach()
             self._attachment.close_side_channel()
@@ -179,7 +181,7 @@ class LambdaUpdateCallback(Callback):
             self._attachment.end_batch()
         if not self._steps.end_batch(trainer) or self.update_interval is None:
             return
-        penalties = self._penalties(trainer, pl_module)
+        penalties = self._updated = self._updated or self._penalties(trainer, pl_module)
         self._steps_since_update += any(penalty.enabled for penalty in penalties)
         if self._steps_since_update >= self.update_interval:
             self._steps_since_update = 0

@@ -1,9 +1,14 @@
 """Certain limits of the gap between groups that were never observed."""
 
-from fairrf_lightning.certificate.bound import GapBound, gap_bound
+from fairrf_lightning.certificate.bound import (
+    GapBound,
+    gap_bound,
+    k_feature_interval,
+    theorem_1,
+    theorem_2,
+)
 from fairrf_lightning.certificate.certificate import Certificate, certify, certify_rows
 from fairrf_lightning.certificate.knowledge import Knowledge
-from fairrf_lightning.certificate.theorems import k_feature_interval, theorem_1, theorem_2
 
 __all__ = [
     "Certificate",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import EvaluatedRows, Run, evaluate, load_run
 from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION
+from fairrf_lightning.wording import points
 
 _ROWS_SHARE = 0.2  # of the permitted error is for the rows, the rest for the intervals of a sample
 _MODES: dict[Mode, str] = {"prob": "probabilities", "hard": "decisions"}
@@ -38,6 +40,8 @@ _METHODS = {
     "tight": "tight for any S (positive semi-definite)",
     "binary": "tight for a binary S",
 }
+_NO_EVIDENCE = "Too little is known about the columns; this is no evidence of fairness"
+_MODEL = ("checkpoint", "weights", "split")
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,55 @@ class Certificate:
             "level": self.level,
             "widened": self.widened,
             "rows": {
-                mode: asdict(bound) | {"bound": bound.bound, "adds_nothing": bound.adds_nothing}
+                mode: asdict(bound)
+                | {"rho": list(bound.rho), "bound": bound.bound, "adds_nothing": bound.adds_nothing}
                 for mode, bound in self.rows.items()
             },
             "population": dict(self.population),
             "measured": dict(self.measured),
             "statements": list(self.statements()),
         }
+
+    @classmethod
+    def read(cls, path: Path) -> Certificate:
+        """Read a file that ``certify --output`` wrote.
+
+        Raises:
+            InputError: If the file cannot be read or is not a certificate.
+        """
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            low, high = np.array(list(found["correlations"].values()), dtype=np.float64).T
+            share, level = (float(found["share"][0]), float(found["share"][1])), found["known_at_level"]
+            names = [one.name for one in fields(GapBound)]
+            bounds = {mode: GapBound(*(found["rows"][mode][name] for name in names)) for mode in _MODES}
+            return cls(
+                rows={mode: replace(bound, rho=tuple(bound.rho)) for mode, bound in bounds.items()},
+                population={mode: found["population"].get(mode) for mode in _MODES},
+                measured=dict(found["measured"]),
+                num_rows=int(found["num_rows"]),
+                level=float(found["level"]),
+                widened=float(found["widened"]),
+                knowledge=Knowledge(
+                    list(found["correlations"]), Box(low, high), share, found["group"], found["source"], level
+                ),
+                model={name: str(found[name]) for name in _MODEL if name in found},
+            )
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path}: this is not a certificate; certify --output writes one.") from error
+
+    @property
+    def claim(self) -> str:
+        """The certificate of the decisions in one sentence, without a full stop."""
+        bound = self.rows["hard"]
+        if bound.adds_nothing:
+            return _nothing(_MODES["hard"], bound, self.knowledge.group)
+        sure = "if the given numbers hold"
+        if self.knowledge.level is not None:
+            sure = f"with {self.level:.0%} confidence"
+        return f"Without S, dDP of decisions is certified to be at most {points(bound.bound)}, {sure}"
 
     def knowledge_table(self) -> pd.DataFrame:
         """Return the correlation of S with each column, and its share."""
@@ -134,15 +180,16 @@ class Certificate:
         )
         for mode, bound in self.rows.items():
             if bound.adds_nothing:
-                yield _nothing(_MODES[mode], bound, known.group)
+                evidence = f"{'. ' + _NO_EVIDENCE if bound.spread else ''}."
+                yield _nothing(_MODES[mode], bound, known.group) + evidence
                 continue
             yield (
                 f"Certain for these {self.num_rows:,} rows, {condition}: the mean of the {_MODES[mode]} "
-                f"for '{known.group}' minus that of all others is between {_points(bound.low)} and "
-                f"{_points(bound.high)}; dDP is at most {_points(bound.bound)}."
+                f"for '{known.group}' minus that of all others is between {points(bound.low)} and "
+                f"{points(bound.high)}; dDP is at most {points(bound.bound)}."
             )
             if bound.low > 0 or bound.high < 0:
-                least = _points(max(bound.low, -bound.high))
+                least = points(max(bound.low, -bound.high))
                 yield f"A gap is certain: dDP of the {_MODES[mode]} is at least {least}."
         yield from self._population_statement()
         if self.widened:
@@ -161,7 +208,7 @@ class Certificate:
         found = {mode: value for mode, value in known.items() if not self.rows[mode].adds_nothing}
         if not found:
             return
-        limits = " and ".join(f"{_points(value)} ({_MODES[mode]})" for mode, value in found.items())
+        limits = " and ".join(f"{points(value)} ({_MODES[mode]})" for mode, value in found.items())
         given = "" if self.knowledge.level is not None else ", if the numbers given for S hold there"
         yield (
             f"For the population that the rows were drawn from, dDP is at most {limits} with "
@@ -217,8 +264,8 @@ def certify(
         level=level,
         sensitive=_measured_sensitive(rows, known.group),
     )
-    weights = weights_digest(run.checkpoint["state_dict"])
-    return replace(found, model={"checkpoint": str(run.path), "weights": weights, "split": rows.split})
+    described = (str(run.path), weights_digest(run.checkpoint["state_dict"]), rows.split)
+    return replace(found, model=dict(zip(_MODEL, described, strict=True)))
 
 
 def certify_rows(
@@ -311,17 +358,11 @@ def _measured_sensitive(rows: EvaluatedRows, group: str) -> Tensor | None:
 
 def _nothing(name: str, bound: GapBound, group: str) -> str:
     if not bound.spread:
-        return f"The certificate says nothing about the {name}: {SAME_DECISION}."
+        return f"The certificate says nothing about the {name}: {SAME_DECISION}"
     return (
-        f"The certificate adds nothing about the {name}: dDP is at most {_points(bound.bound)}, and the "
-        f"share of '{group}' and the {name} alone already give {_points(bound.by_method['share'])}. "
-        "Too little is known about the columns; this is no evidence of fairness."
+        f"The certificate adds nothing about the {name}: dDP is at most {points(bound.bound)}, and the "
+        f"share of '{group}' and the {name} alone already give {points(bound.by_method['share'])}"
     )
-
-
-def _points(value: float) -> str:
-    text = f"{100 * value:.1f}"
-    return f"{text.lstrip('-') if float(text) == 0 else text.replace('-', chr(0x2212))} points"
 
 
 def _interval(low: float, high: float) -> str:

@@ -14,9 +14,9 @@ from fairrf_lightning.audit.estimated import EstimatedGaps, audit_by_survey
 from fairrf_lightning.audit.result import (
     NOT_ESTIMABLE,
     has_labels,
-    may_turn,
     not_compared,
     nothing_to_compare,
+    unknown_statements,
 )
 from fairrf_lightning.cli.parsing import DataOverrides, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table
@@ -274,33 +274,14 @@ def _change_line(gap: Mapping[str, Any]) -> list[str]:
 
 
 def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[str]:
-    if others := not_compared(grouping, result["rows"]):
-        yield f"{others:,} rows of other groups of {grouping['name']} are not compared."
+    yield from not_compared(grouping, result["rows"])
     if why := nothing_to_compare(grouping):
         yield why
+    yield from unknown_statements(grouping)
     for gap in grouping["gaps"]:
-        if gap["mode"] == "hard" and gap["bounds"]:
-            low, high = gap["bounds"]
-            yield (
-                f"{gap['gap']} of these rows is between {low:.3f} and {high:.3f}, whatever the groups of the "
-                f"{grouping['unknown_rows']:,} rows of unknown {grouping['name']}."
-            )
-            yield from _other_bounds(gap)
         if gap["mode"] == "hard" and gap["left_out"]:
             absent = "; ".join(gap["left_out"])
             yield f"{gap['gap']} leaves out groups with fewer than {result['min_rows']} such rows: {absent}."
-
-
-def _other_bounds(gap: Mapping[str, Any]) -> Iterator[str]:
-    other = gap["against"]
-    if not other:
-        return
-    (low, high), (least, most) = other["bounds"], other["difference_bounds"]
-    turns = f"; '{other['verdict']}' need not hold with them" if may_turn(other) else ""
-    yield (
-        f"{gap['gap']} of the other model is between {low:.3f} and {high:.3f}, so the change is between "
-        f"{least:.3f} and {most:.3f} (outer bounds: both worst cases need not come together){turns}."
-    )
 
 
 def _number(value: float | None) -> str:

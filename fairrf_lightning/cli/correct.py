@@ -10,9 +10,8 @@ from fairrf_lightning.checkpoints import WholeFileIO
 from fairrf_lightning.cli.correct_scores import ScoresFile, bound_lines, correct_scores, write_corrected
 from fairrf_lightning.cli.parsing import DataOverrides, call
 from fairrf_lightning.cli.tables import print_lines, print_table
-from fairrf_lightning.correct import CorrectionResult, ProbRows, correct
+from fairrf_lightning.correct import CorrectionResult, correct
 from fairrf_lightning.errors import InputError, check_writable, writing_to
-from fairrf_lightning.load import evaluate
 from fairrf_lightning.printed_command import shell_command
 
 CORRECTED = "corrected.ckpt"
@@ -77,10 +76,7 @@ def correct_command(
         act_above=act_above,
     )
     print_correction(found)
-    if proxies is not None:
-        rows = evaluate(run)
-        test = ProbRows(rows.probabilities, rows.inputs, rows.target)
-        print_lines(*bound_lines(found, test, run.data.feature_names, proxies))
+    print_lines(*bound_lines(found, run.data.feature_names, proxies))
     if found.correction is None:
         return found
     with writing_to(f"--out {path}", "name a file in another folder"):
@@ -142,7 +138,7 @@ def correct_scores_command(
         sensitive=sensitive,
     )
     _check_output(path, predictions)
-    found, data, bounds = correct_scores(
+    found, data = correct_scores(
         file,
         survey=survey,
         proxies=proxies,
@@ -154,7 +150,7 @@ def correct_scores_command(
         act_above=act_above,
     )
     print_correction(found)
-    print_lines(*bounds)
+    print_lines(*bound_lines(found, data.feature_names, proxies))
     if found.correction is not None:
         with writing_to(f"--out {path}", "name a file in another folder"):
             path.parent.mkdir(parents=True, exist_ok=True)

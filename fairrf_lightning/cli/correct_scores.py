@@ -19,13 +19,14 @@ from torch import Tensor
 from fairrf_lightning.audit.predictions import PROBABILITIES, column_names, is_parquet, read_batches
 from fairrf_lightning.certificate import certify_rows
 from fairrf_lightning.certificate.knowledge import read_knowledge
-from fairrf_lightning.correct import CorrectionResult, ProbRows, correct_rows
+from fairrf_lightning.correct import CorrectionResult, correct_rows
 from fairrf_lightning.correction import Correction
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.datamodules.columns import TableSpec, check_column, make_frame, numbers
 from fairrf_lightning.datamodules.files import read_file
 from fairrf_lightning.datamodules.sample import RANDOMIZED
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.files import replacing
 from fairrf_lightning.membership import find_membership
 from fairrf_lightning.quiet import quiet_lightning
@@ -138,47 +139,44 @@ def correct_scores(
     sensitive: str | None,
     group: str | None,
     **options: Any,
-) -> tuple[CorrectionResult, TableDataModule, list[str]]:
-    """Choose and measure a correction on a sample of the scores.
-
-    Returns:
-        The result, the sample, and lines about certified bounds, which statistics give.
-    """
+) -> tuple[CorrectionResult, TableDataModule]:
+    """Choose and measure a correction on a sample of the scores, and return it with the sample."""
     with tempfile.TemporaryDirectory() as folder:
         data, probs = file.sample(Path(folder))
         if survey is not None and sensitive is None:
             sensitive = _new_column(file, survey)
-        people = None if survey is None else Survey.read(survey, data, sensitive=sensitive, group=group)
+        membership, people = find_membership(
+            data, survey=survey, proxies=proxies, column=column, sensitive=sensitive, group=group
+        )
         asked = None if survey is None or people is None else _survey_probs(file, survey, people)
-        membership = find_membership(data, survey=people, proxies=proxies, column=column, group=group)
-        val, test = (_rows(data, part, probs) for part in ("val", "test"))
-        found = correct_rows(val, test, membership, people, asked, **options)
-        bounds = [] if proxies is None else bound_lines(found, test, data.feature_names, proxies)
-        return found, data, bounds
+        val, test = (ScoredRows.of(data, part, lambda batch: probs[batch["row"]]) for part in ("val", "test"))
+        return correct_rows(val, test, membership, people, asked, **options), data
 
 
 @torch.no_grad()
-def bound_lines(
-    found: CorrectionResult, test: ProbRows, names: Sequence[str], proxies: str | Path
-) -> list[str]:
+def bound_lines(found: CorrectionResult, names: Sequence[str], proxies: str | Path | None) -> list[str]:
     """Return the certified bounds of the gap before and after: correlations alone give no estimate of it.
 
     Args:
         found: The correction.
-        test: Test rows with uncorrected probabilities.
         names: Names of the encoded columns.
-        proxies: YAML file of the statistics.
+        proxies: YAML file of the statistics; without it there are no bounds.
     """
-    if found.correction is None:
+    if found.correction is None or proxies is None:
         return []
+    test, corrected = found.test, found.correction(found.test.scores, found.test.inputs)
     known = read_knowledge(str(proxies), names)
     columns = test.inputs[:, [list(names).index(name) for name in known.names]]
-    lines = []
-    corrected = found.correction(test.probabilities, test.inputs)
-    for name, probs in (("before", test.probabilities), ("after", corrected)):
-        bound = certify_rows(probs, columns, known).rows["hard"].bound
-        rows = f"{len(probs):,} test rows"
-        lines.append(f"{name}: dDP of the {rows} is at most {bound:.3f} (certified, decisions).")
+    before, after = (
+        certify_rows(probs, columns, known).rows["hard"].bound for probs in (test.scores, corrected)
+    )
+    rows = f"dDP of the {len(test.scores):,} test rows is at most"
+    lines = [
+        f"{name}: {rows} {bound:.3f} (certified, decisions)."
+        for name, bound in (("before", before), ("after", after))
+    ]
+    if after > before:
+        lines.append("The bound is the worst case: it may rise while the gap falls.")
     return lines
 
 
@@ -186,12 +184,6 @@ def _new_column(file: ScoresFile, survey: Path) -> str | None:
     """Return the only column of the survey that the scores do not have."""
     new = set(column_names(survey)) - {*column_names(file.path), RANDOMIZED}
     return new.pop() if len(new) == 1 else None
-
-
-def _rows(data: TableDataModule, part: str, probs: Tensor) -> ProbRows:
-    batches = list(data.rows_of(part))
-    found = {key: torch.cat([batch[key] for batch in batches]) for key in ("inputs", "target", "row")}
-    return ProbRows(probs[found["row"]], found["inputs"], found["target"])
 
 
 def _survey_probs(file: ScoresFile, survey: Path, people: Survey) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fairrf_lightning.backbones import BackboneName
 from fairrf_lightning.cli.harm import is_worth_training
 from fairrf_lightning.cli.methods import MODEL_CLASSES
-from fairrf_lightning.cli.parsing import DataOptions
+from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
 from fairrf_lightning.cli.plots import check_matplotlib, plot_pareto
 from fairrf_lightning.cli.progress import progress_bar, resumable
 from fairrf_lightning.cli.tables import print_lines, print_table
@@ -23,13 +23,11 @@ from fairrf_lightning.penalty import Given
 from fairrf_lightning.report import Facts, write_report_if_installed
 
 
+@takes_options_of(train_grid, "make_data", "method", "seeds", "setting", "schedule", "path", "advance")
 def grid_command(
     data: DataOptions,
     *,
     model: str = "fairrf",
-    eta: list[float] | None = None,
-    beta: list[float] | None = None,
-    adversary_lr: list[float] | None = None,
     pretrain_steps: int | None = None,
     seeds: str = "5",
     backbone: BackboneName = "mlp",
@@ -42,13 +40,11 @@ def grid_command(
     epochs: int = 20,
     pretrain_epochs: int = 1,
     lr: float = 1e-3,
-    max_accuracy_loss: float = 0.01,
     act_above: float = ACT_ABOVE,
-    workers: int | None = None,
-    backend: str = "loky",
     out: Path | None = None,
     plot: bool = True,
     report: bool = True,
+    **options: Any,
 ) -> None:
     """Train all combinations of eta, beta and seeds at once, and recommend a setting.
 
@@ -57,9 +53,6 @@ def grid_command(
     Args:
         data: The data set.
         model: fairrf or arl; also by --method.
-        eta: Weights of the penalty; 0 is always added. By default 0.2,0.4,0.6,0.8,1.0.
-        beta: Weights of |lambda|^2; by default 0.5.
-        adversary_lr: Learning rates of ARL's adversary; by default 0.01,0.1,1.
         pretrain_steps: Steps that the learner of ARL trains alone; by default 250.
         seeds: Number of seeds, or the seeds themselves: 0,7,42.
         backbone: Classifier.
@@ -73,15 +66,12 @@ def grid_command(
         epochs: Number of epochs; each model keeps its best one.
         pretrain_epochs: Epochs without the penalty.
         lr: Learning rate of Adam.
-        max_accuracy_loss: Validation accuracy that the recommended setting may lose against eta 0.
         act_above: With a survey (--data.membership), train only if the estimated gap of a linear model
             exceeds this and 1.64 standard errors.
-        workers: Number of processes of one thread; by default up to one per core. Results are identical for
-            any number of workers.
-        backend: Backend of joblib: loky or threading; where installed ray, dask or spark.
         out: Folder of the results; by default grid_DATA.
         plot: Draw accuracy against the gaps (needs matplotlib).
         report: Write report.html and model_card.md.
+        options: Passed on to ``grid``.
     """
     make_data = data.maker()
     make_data.keywords.pop("seed", None)  # each of --seeds is a split
@@ -105,7 +95,8 @@ def grid_command(
         every_n_steps=module.update_interval if every_n_steps == "auto" else every_n_steps,
         pretrain_steps=Setting.pretrain_steps if pretrain_steps is None else pretrain_steps,
     )
-    settings = grid_settings(module, method, eta=eta, beta=beta, adversary_lr=adversary_lr, setting=setting)
+    varied = {name: options[name] for name in ("eta", "beta", "adversary_lr")}
+    settings = grid_settings(module, method, setting=setting, **varied)
     numbers, schedule = read_seeds(seeds), Schedule(epochs, pretrain_epochs, lr)
     name = str(getattr(module, "name", type(module).__name__))
     folder = out or Path(f"grid_{name}")
@@ -115,17 +106,12 @@ def grid_command(
         result = train_grid(
             make_data,
             method=method,
-            eta=eta,
-            beta=beta,
-            adversary_lr=adversary_lr,
             seeds=numbers,
             setting=setting,
             schedule=schedule,
-            max_accuracy_loss=max_accuracy_loss,
             path=files[0],
             advance=advance,
-            workers=workers,
-            backend=backend,
+            **options,
         )
     hint = ""
     if plot and result.recommendation.with_s is not None:
@@ -135,7 +121,8 @@ def grid_command(
     def make_facts() -> Facts:
         from fairrf_lightning.report.sources import data_facts, grid_facts  # noqa: PLC0415 - optional packages
 
-        return grid_facts(result.results, max_accuracy_loss=max_accuracy_loss, data=data_facts(module))
+        loss = result.max_accuracy_loss
+        return grid_facts(result.results, max_accuracy_loss=loss, data=data_facts(module))
 
     if report:
         written, hint = write_report_if_installed(make_facts, folder)

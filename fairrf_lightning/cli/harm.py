@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fairrf_lightning.cli.tables import print_lines
-from fairrf_lightning.correct import NOTHING_CHANGED, linear_gap
+from fairrf_lightning.correct import NOTHING_CHANGED
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.membership_columns import is_survey
-from fairrf_lightning.estimate import is_detected
+from fairrf_lightning.estimate import is_detected, linear_gap
 from fairrf_lightning.metrics.counts import GAPS
 
 

@@ -32,6 +32,7 @@ from fairrf_lightning.notices import (
     model_notices,
     penalty_uses,
     same_decision,
+    vanilla_name,
 )
 from fairrf_lightning.printed_command import shell_command
 
@@ -267,8 +268,8 @@ def _explanations(
         weights = zip(penalty.feature_names, penalty.weights.tolist(), strict=True)
         shown = ", ".join(f"{name} {weight:.2f}" for name, weight in weights)
         vanilla = any(use.is_vanilla for use in penalty_uses(trainer, module))
-        unused = f"; {NEVER_ON} (vanilla)" if vanilla else ""
-        yield f"eta {penalty.eta:g}" + (f"; lambda: {shown}{unused}" if penalty.eta else " (vanilla)")
+        name = vanilla_name(penalty.eta) if vanilla else f"eta {penalty.eta:g}"
+        yield name + (f"; lambda: {shown}" if penalty.eta else " (vanilla)")
     if trainer.ckpt_path:
         yield f"Checkpoint: {trainer.ckpt_path}"
 

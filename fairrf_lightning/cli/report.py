@@ -11,6 +11,8 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fairrf_lightning.audit import audit, score_checkpoint
+from fairrf_lightning.audit.result import read_audit
+from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.checkpoints import load_checkpoint, weights_digest
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.tables import print_lines
@@ -19,10 +21,10 @@ from fairrf_lightning.experiments.results import ResultsFile, check_one_experime
 from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run
 from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.quiet import quiet_lightning
-from fairrf_lightning.report.facts import CertificateFacts, Dependence, Facts, Front
+from fairrf_lightning.report.facts import Dependence, Facts, Front
 from fairrf_lightning.report.page import write_report
 from fairrf_lightning.report.run import RunAudit, check_finite, run_facts
-from fairrf_lightning.report.sources import audit_facts, certificate_facts, grid_facts, read_audit
+from fairrf_lightning.report.sources import audit_facts, grid_facts
 
 
 def report_command(
@@ -141,13 +143,19 @@ def _penalties(rows: EvaluatedRows) -> dict[str, float]:
     return dict(zip(penalty.feature_names, values.tolist(), strict=True))
 
 
-def _certificate(run: RunFolder, named: Path | None) -> CertificateFacts | None:
+def _certificate(run: RunFolder, named: Path | None) -> Certificate | None:
     path = named or run.path / "certificate.json"
     if named is None and not path.is_file():
         return None
-    checkpoint = run.best_checkpoint
-    weights = "" if checkpoint is None else weights_digest(load_checkpoint(checkpoint)["state_dict"])
-    return certificate_facts(path, weights, str(checkpoint))
+    found, checkpoint = Certificate.read(path), run.best_checkpoint
+    weights = None if checkpoint is None else weights_digest(load_checkpoint(checkpoint)["state_dict"])
+    # By weights, not by name: the best checkpoints of two runs often have the same name.
+    if weights is not None and weights != found.model.get("weights"):
+        raise InputError(
+            f"{path}: this certificate is about another model than {checkpoint}: run certify --output with "
+            "that checkpoint, or remove the file."
+        )
+    return found
 
 
 def _results(folder: Path) -> pd.DataFrame:

@@ -196,10 +196,10 @@ def categories(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()
     known = sorted({text for text in texts if text is not None and text not in missing})
     number = {text: code for code, text in enumerate(known)}
     # The last entry is for the missing cells.
-    recoded = np.array([*(number.get(text, -1) if text is not None else -1 for text in texts), -1])
+    recoded = np.array([*(number.get(text, -1) if text is not None else -1 for text in texts), -1], np.int32)
     indices = [chunk.indices.fill_null(len(texts)).to_numpy() for chunk in encoded.chunks]
-    codes = recoded[np.concatenate(indices)] if indices else np.array([], dtype=np.int64)
-    return pd.Categorical.from_codes(codes, categories=pd.Index(known, dtype="str"))
+    codes = recoded[np.concatenate(indices)] if indices else np.array([], dtype=np.int32)
+    return pd.Categorical.from_codes(codes, categories=pd.Index(known, dtype="str"), validate=False)
 
 
 def value_text(value: object) -> str | None:

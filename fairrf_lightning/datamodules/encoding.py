@@ -101,21 +101,31 @@ class TableEncoder:
 
     def transform(self, frame: pd.DataFrame) -> Tensor:
         """Encode ``frame`` as a float32 matrix ``(N, D)``; other columns of it are not used."""
-        if missing := [name for name in self.owners if name not in frame.columns]:
-            raise InputError(f"the table lacks the columns {missing} that the encoding was made for")
+        return self.expand(*self.compact(frame))
+
+    def compact(self, frame: pd.DataFrame) -> tuple[Tensor, Tensor]:
+        """Return numbers with indicators, float32, and the encoded column of each category, or -1."""
         owners = self.owners
-        encoded = np.zeros((len(frame), sum(map(len, owners.values()))), dtype=np.float32)
+        if missing := [name for name in owners if name not in frame.columns]:
+            raise InputError(f"the table lacks the columns {missing} that the encoding was made for")
         mean, std = np.array(list(self.scales.values())).reshape(-1, 2).T
+        numbers = np.empty((len(frame), len(mean) + len(self.indicators)), dtype=np.float32)
         with np.errstate(over="ignore"):  # checked in the next line
-            encoded[:, : len(mean)] = (_finite(frame, list(self.scales), self.fills) - mean) / std
-        _check_overflow(list(self.scales), encoded)
+            numbers[:, : len(mean)] = (_finite(frame, list(self.scales), self.fills) - mean) / std
+        _check_overflow(list(self.scales), numbers)
         for name in self.indicators:
-            encoded[:, owners[name][1]] = frame[name].isna()
-        for name, found in self.categories.items():
-            codes = _codes(frame[name], found)
-            known = np.flatnonzero(codes >= 0)
-            encoded[known, owners[name][0] + codes[known]] = 1.0
-        return torch.from_numpy(encoded)
+            numbers[:, owners[name][1]] = frame[name].isna()
+        columns = np.empty((len(frame), len(self.categories)), dtype=np.int32)
+        for number, (name, found) in enumerate(self.categories.items()):
+            columns[:, number] = _codes(frame[name], found, owners[name][0] if found else 0)
+        return torch.from_numpy(numbers), torch.from_numpy(columns)
+
+    def expand(self, numbers: Tensor, columns: Tensor) -> Tensor:
+        """Return the matrix that :meth:`compact` describes."""
+        width = numbers.shape[1] + sum(map(len, self.categories.values()))
+        encoded = numbers.new_zeros(len(numbers), width)
+        encoded[:, : numbers.shape[1]] = numbers
+        return encoded.scatter_add_(1, columns.clamp(min=0).long(), (columns >= 0).float())
 
     def unseen(self, frame: pd.DataFrame) -> dict[str, int]:
         """Return by feature how many rows have a category without a column, which was rare or absent before.
@@ -153,6 +163,8 @@ def _finite(
     frame: pd.DataFrame, names: list[str], fills: Mapping[str, float] | None = None
 ) -> np.ndarray[tuple[int, int], Any]:
     values = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isfinite(values).all():
+        return values
     if fills:
         fill = np.array([fills.get(name, np.nan) for name in names])
         values = np.where(np.isnan(values), fill, values)
@@ -163,6 +175,8 @@ def _finite(
 
 
 def _check_overflow(names: list[str], encoded: np.ndarray[tuple[int, int], Any]) -> None:
+    if np.isfinite(encoded[:, : len(names)]).all():
+        return
     for name, bad in zip(names, (~np.isfinite(encoded[:, : len(names)])).sum(axis=0), strict=True):
         if bad:
             raise InputError(
@@ -176,16 +190,17 @@ def _categories(column: pd.Series[Any]) -> list[str]:
     return sorted(map(str, column.dropna().unique()))
 
 
-def _codes(column: pd.Series[Any], categories: list[str]) -> np.ndarray[tuple[int], Any]:
+def _codes(column: pd.Series[Any], categories: list[str], first: int) -> np.ndarray[tuple[int], Any]:
+    """Return ``first`` plus the position of the category of each row, -1 for those without one."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes, uniques = column.cat.codes.to_numpy(), column.cat.categories
     else:
         codes, uniques = pd.factorize(column)
-    number = {category: index for index, category in enumerate(categories)}
+    number = {category: index for index, category in enumerate(categories, start=first)}
     other = number.get(OTHER, -1)
     # The last entry is for code -1, by which pandas marks a missing value.
     missing = number.get(MISSING, other)
-    lookup = np.array([*(number.get(str(value), other) for value in uniques), missing])
+    lookup = np.array([*(number.get(str(value), other) for value in uniques), missing], np.int32)
     return lookup[codes]
 
 

@@ -229,7 +229,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise InputError(f"path: {path} cannot be read: {error.strerror or error}") from error
 
 
-def check_names(path: Path, names: list[str]) -> None:
+def check_names(path: Path | str, names: list[str]) -> None:
     """Raise if a table has two columns of one name."""
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError(

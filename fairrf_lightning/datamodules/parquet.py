@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairrf_lightning.datamodules.base import PARTS
 from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
     NUMERIC_TEXTS,
@@ -33,12 +35,12 @@ from fairrf_lightning.datamodules.encoding import EncoderFit, TableEncoder
 from fairrf_lightning.datamodules.files import CsvFile, Progress, check_names
 from fairrf_lightning.datamodules.groups import check_group_names, group_ids, label_codes, labels
 from fairrf_lightning.datamodules.leakage import check_leakage
-from fairrf_lightning.errors import InputError, first_line, writing_to
+from fairrf_lightning.datamodules.storage import Storage
+from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.files import replacing
 
-PARTS = ("train", "val", "test")
 SplitShares = tuple[float, float, float]
-_ROWS_AT_ONCE = 1 << 15
+_ROWS_AT_ONCE = 1 << 17
 _BUFFER_BYTES = 1 << 18  # else a reader holds the whole row group, compressed
 _SAMPLED_ROWS = 50_000  # training rows; medians are those of a sample
 _MAX_VALUES = 1000  # of a label or of S; with more, an error follows the scan
@@ -64,27 +66,39 @@ class RowGroup:
 
 
 class ParquetDirectory:
-    """The Parquet files below a directory, by name; names that begin with ``.`` or ``_`` are skipped."""
+    """The Parquet files below a directory, by name; names that begin with ``.`` or ``_`` are skipped.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    The columns of partitioned folders (``year=2024/``) are columns of the table.
+
+    Args:
+        path: Local directory, or the address of a remote directory or file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        self._storage = Storage(self.path)
         self._schemas: dict[str, pa.Schema] = {}
-        self.files = sorted(
-            file.relative_to(path).as_posix()
-            for file in path.rglob("*.parquet")
-            if file.is_file() and not any(part[0] in "._" for part in file.relative_to(path).parts)
-        )
+        found = self._storage.sizes()
+        self.files = sorted(file for file in found if _is_parquet(PurePosixPath(file)))
         if not self.files:
-            raise InputError(f"path: the directory {path} holds no file whose name ends in .parquet")
+            raise InputError(f"path: the directory {self.path} holds no file whose name ends in .parquet")
+        sizes = [f"{file} {found[file]}" for file in self.files]
+        self.checksum = hashlib.sha256("\n".join(sizes).encode()).hexdigest()  # of names and sizes
+        self._partitions = self._storage.partitions(self.files)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are in remote storage."""
+        return self._storage.is_remote
 
     @cached_property
     def row_groups(self) -> list[RowGroup]:
         """All row groups that have rows."""
         groups, offset = [], 0
         for file in self.files:
-            opened = self._open(file)
-            self._schemas[file] = opened.schema_arrow
-            metadata = opened.metadata
+            with self._open(file) as opened:
+                self._schemas[file] = opened.schema_arrow
+                metadata = opened.metadata
             first_row = 0
             for index in range(metadata.num_row_groups):
                 rows = metadata.row_group(index).num_rows
@@ -103,16 +117,12 @@ class ParquetDirectory:
 
     @cached_property
     def empty_table(self) -> pa.Table:
-        """The columns of the first file, without rows."""
-        schema = self._open(self.files[0]).schema_arrow
-        check_names(self.path / self.files[0], schema.names)
+        """The columns of the first file and of the folders, without rows."""
+        with self._open(self.files[0]) as opened:
+            schema = opened.schema_arrow
+        for name, values in self._partitions.items():
+            schema = schema.append(pa.field(name, values.type))
         return schema.empty_table()
-
-    @cached_property
-    def checksum(self) -> str:
-        """A checksum of the names and sizes of the files."""
-        sizes = [f"{file} {(self.path / file).stat().st_size}" for file in self.files]
-        return hashlib.sha256("\n".join(sizes).encode()).hexdigest()
 
     def read(
         self,
@@ -121,35 +131,58 @@ class ParquetDirectory:
         spec: TableSpec,
         chosen: NDArray[np.bool_] | None = None,
     ) -> Iterator[tuple[NDArray[np.int64], pd.DataFrame]]:
-        """Yield the chosen rows of a row group in parts: their numbers in the group, their columns."""
-        schema = self._schemas[group.file]
-        texts = [name for name, kind in kinds.items() if kind == "category"]
-        for name in kinds:
-            check_column(str(self.path / group.file), name, schema.names)
-        for name in texts:
-            check_scalar_type(name, schema.field(name).type)
-        file = self._open(group.file, texts)
+        """Yield the chosen rows of a row group in parts: their numbers in the group, their columns.
+
+        Raises:
+            InputError: If the file cannot be read, has changed, or ends before its last row.
+        """
+        columns = [name for name in kinds if name not in self._partitions]
         start = 0
-        try:
+        with self._open(group.file, self._texts(group.file, columns, kinds)) as file:
             for batch in file.iter_batches(
-                _ROWS_AT_ONCE, row_groups=[group.index], columns=list(kinds), use_threads=False
+                _ROWS_AT_ONCE, row_groups=[group.index], columns=columns, use_threads=False
             ):
                 numbers = np.arange(start, start + batch.num_rows)
                 start += batch.num_rows
                 if chosen is not None:
                     mask = chosen[numbers]
                     numbers, batch = numbers[mask], batch.filter(pa.array(mask))  # noqa: PLW2901
-                yield numbers, make_frame(pa.Table.from_batches([batch]), kinds, spec)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.path / group.file} cannot be read: {first_line(error)}") from error
+                yield numbers, make_frame(self._with_partitions(group.file, batch), kinds, spec)
+        self._storage.check_unchanged(group.file)
+        if start != group.num_rows:
+            raise InputError(f"{self.path}/{group.file} ended after {start} of {group.num_rows} rows.")
 
-    def _open(self, file: str, texts: Sequence[str] = ()) -> pq.ParquetFile:
-        try:
-            return pq.ParquetFile(
-                self.path / file, read_dictionary=list(texts), buffer_size=_BUFFER_BYTES, pre_buffer=False
-            )
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"{self.path / file} cannot be read: {first_line(error)}") from error
+    def _texts(self, file: str, columns: Sequence[str], kinds: Mapping[str, Kind]) -> list[str]:
+        """Return the columns to read as categories; raise if one is not there or cannot be read."""
+        schema = self._schemas[file]
+        for name in columns:
+            check_column(f"{self.path}/{file}", name, schema.names)
+        texts = [name for name in columns if kinds[name] == "category"]
+        for name in texts:
+            check_scalar_type(name, schema.field(name).type)
+        return texts
+
+    def _with_partitions(self, file: str, batch: pa.RecordBatch) -> pa.Table:
+        table = pa.Table.from_batches([batch])
+        number = self.files.index(file) if self._partitions else 0
+        for name, values in self._partitions.items():
+            table = table.append_column(name, pa.repeat(values[number], batch.num_rows))
+        return table
+
+    @contextmanager
+    def _open(self, file: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+        # Remote ranges are fetched together; a local reader would hold the whole row group, compressed.
+        options = (
+            {"pre_buffer": True} if self.is_remote else {"buffer_size": _BUFFER_BYTES, "pre_buffer": False}
+        )
+        with self._storage.open(file) as source:
+            opened = pq.ParquetFile(source, read_dictionary=list(texts), **options)
+            check_names(f"{self.path}/{file}", [*opened.schema_arrow.names, *self._partitions])
+            yield opened
+
+
+def _is_parquet(file: PurePosixPath) -> bool:
+    return file.suffix == ".parquet" and not any(part[0] in "._" for part in file.parts)
 
 
 @dataclass(frozen=True)
@@ -184,7 +217,7 @@ class StreamedTable:
     @classmethod
     def learn(
         cls,
-        path: Path,
+        path: str,
         spec: TableSpec,
         related: Sequence[str],
         *,
@@ -206,7 +239,7 @@ class StreamedTable:
         return cls(directory, spec, encoder, found.counts, seed, split, codes, found.group_values)
 
     @classmethod
-    def restore(cls, path: Path, spec: TableSpec, state: Mapping[str, Any]) -> StreamedTable:
+    def restore(cls, path: str, spec: TableSpec, state: Mapping[str, Any]) -> StreamedTable:
         """Restore the encoding of a checkpoint; other files than those of training are scanned."""
         directory = ParquetDirectory(path)
         encoder = TableEncoder.from_state(state["encoder"])
@@ -218,7 +251,7 @@ class StreamedTable:
         return cls(directory, spec, encoder, counts, seed, split, state["label_codes"], group_values)
 
     @classmethod
-    def for_prediction(cls, path: Path, spec: TableSpec, encoder: TableEncoder) -> StreamedTable:
+    def for_prediction(cls, path: str, spec: TableSpec, encoder: TableEncoder) -> StreamedTable:
         """Take all rows; they need neither target nor S."""
         directory = ParquetDirectory(path)
         groups = directory.row_groups
@@ -248,7 +281,7 @@ class StreamedTable:
         return [count[column] for count in self.counts]
 
     def read(self, group: RowGroup, part: str, keys: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
-        """Yield the rows of a row group that belong to ``part``, in several pieces."""
+        """Yield the rows of a row group that belong to ``part``, in several blocks."""
         kinds = self._kinds(part, keys)
         chosen = None if part == "all" else parts_of_rows(group, self.seed, self.split) == PARTS.index(part)
         for numbers, frame in self.directory.read(group, kinds, self.spec, chosen):
@@ -257,8 +290,13 @@ class StreamedTable:
                 numbers, frame = numbers[kept], frame[kept]  # noqa: PLW2901
             yield self._tensors(numbers + group.offset, frame, keys)
 
+    def batch(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return rows as the model takes them; until they are a batch, their categories are numbers."""
+        others = {key: value for key, value in rows.items() if key not in ("numbers", "columns")}
+        return {"inputs": self.encoder.expand(rows["numbers"], rows["columns"]), **others}
+
     def empty(self, part: str, keys: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return a batch without rows."""
+        """Return a block without rows."""
         frame = make_frame(self.directory.empty_table, self._kinds(part, keys), self.spec)
         return self._tensors(np.arange(0), frame, keys)
 
@@ -269,7 +307,8 @@ class StreamedTable:
     def _tensors(
         self, rows: NDArray[np.int64], frame: pd.DataFrame, keys: tuple[str, ...]
     ) -> dict[str, Tensor]:
-        tensors = {"inputs": self.encoder.transform(frame)}
+        numbers, columns = self.encoder.compact(frame)
+        tensors = {"numbers": numbers, "columns": columns}
         if "row" in keys:
             tensors["row"] = torch.from_numpy(rows)
         if "target" in keys and self.spec.target is not None:
@@ -342,7 +381,8 @@ def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str,
 
 def parts_of_rows(group: RowGroup, seed: int, split: SplitShares) -> NDArray[np.int64]:
     """Return 0, 1 or 2 for the rows of a row group: train, val or test."""
-    return np.searchsorted(np.cumsum(split)[:2], uniform_of_rows(seed, group), side="right")
+    uniform, train, val = uniform_of_rows(seed, group), split[0], split[0] + split[1]
+    return (uniform >= train).astype(np.int64) + (uniform >= val)
 
 
 def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:

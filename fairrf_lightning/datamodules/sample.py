@@ -213,11 +213,10 @@ def _form_rows(
 
 
 def _read_table(named: str, data: TabularDataModule) -> pd.DataFrame:
-    path = getattr(data, "path", None)
-    if path is not None and path.is_dir():
+    if data.is_streamed:
         raise InputError(
-            f"{named}: {path} is a directory, whose rows have no ids; name one of its files, or write the "
-            "input columns into the survey."
+            f"{named}: {getattr(data, 'path', data)} is a directory, whose rows have no ids; name one of its "
+            "files, or write the input columns into the survey."
         )
     data.prepare_data()
     with quiet_lightning():  # the table was described before

@@ -20,6 +20,7 @@ Rows = dict[str, Tensor]
 T = TypeVar("T")
 
 _OPEN_ROW_GROUPS = 4
+_ROWS_IN_TURN = 1 << 14
 
 
 class StreamedBatches(EpochBatches):
@@ -87,7 +88,11 @@ class StreamedBatches(EpochBatches):
         if self.num_workers == 0:
             blocks = prefetched(self._blocks(self.rank))
             return islice(self._cut(blocks, self.rank), first, None)
-        loader = DataLoader(_WorkerBatches(self), batch_size=None, num_workers=self.num_workers)
+        # The clients of remote storage have threads, which a forked process would lack.
+        start = "spawn" if self.table.directory.is_remote else None
+        loader = DataLoader(
+            _WorkerBatches(self), batch_size=None, num_workers=self.num_workers, multiprocessing_context=start
+        )
         return islice(loader, first, None)
 
     def reader_batches(self, worker: int) -> Iterator[Rows]:
@@ -108,7 +113,7 @@ class StreamedBatches(EpochBatches):
                     raise InputError(f"{self.table.directory.path} has lost rows since training began")
                 pieces.append(_slice(block, 0, needed))
             position += _length(pieces[-1])
-            yield pieces[0] if len(pieces) == 1 else _joined(pieces)
+            yield self.table.batch(pieces[0] if len(pieces) == 1 else _joined(pieces))
 
     def _stretch(self, reader: int) -> tuple[int, int]:
         total = sum(self.counts)
@@ -123,7 +128,7 @@ class StreamedBatches(EpochBatches):
             return
         generator = mixed_generator(self.seed, self.epoch, reader)
         buffer: list[Rows] = []
-        for block in _in_turn(pieces, _OPEN_ROW_GROUPS):
+        for block in _in_turn(map(_small_blocks, pieces), _OPEN_ROW_GROUPS):
             buffer.append(block)
             if sum(map(_length, buffer)) >= self.buffer_size:
                 yield _shuffled(buffer, generator)
@@ -150,7 +155,7 @@ class StreamedBatches(EpochBatches):
             passed += _length(block)
             if _length(taken):
                 yield taken
-            if passed >= stop:
+            if passed > stop:  # else the reader goes on to the end, where it checks the file
                 return
 
 
@@ -179,8 +184,15 @@ def _in_turn(iterators: Iterable[Iterator[Rows]], at_once: int) -> Iterator[Rows
             active.extend(islice(waiting, 1))
 
 
+def _small_blocks(blocks: Iterator[Rows]) -> Iterator[Rows]:
+    """Yield the rows of a row group that a thread reads, a few at a time so that row groups mix."""
+    for block in prefetched(blocks):
+        for start in range(0, _length(block), _ROWS_IN_TURN):
+            yield _slice(block, start, start + _ROWS_IN_TURN)
+
+
 def _length(rows: Rows) -> int:
-    return len(rows["inputs"])
+    return len(rows["numbers"])
 
 
 def _slice(rows: Rows, start: int, stop: int) -> Rows:

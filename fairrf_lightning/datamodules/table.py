@@ -44,23 +44,26 @@ from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
 from fairrf_lightning.datamodules.parquet import ParquetDirectory, StreamedTable
 from fairrf_lightning.datamodules.streaming import StreamedBatches
 from fairrf_lightning.errors import InputError, check_at_least
+from fairrf_lightning.files import is_address
 
 
 class TableDataModule(TabularDataModule):
     """The user's own table, for binary classification.
 
     ``path`` is a CSV file (also compressed by gzip) or a Parquet file, which is held in memory, or a
-    directory of Parquet files, which is streamed. ``url`` and ``sha256`` name a file that is downloaded
-    once. Columns are matched by their exact names. All columns except the target, S and those in
-    ``drop`` are inputs. A CSV column whose values are all numbers is numeric, any other is categorical; a
-    Parquet column has the kind of its type. Dates, free text and identifiers raise an error with advice.
+    directory of Parquet files, local or remote (``s3://bucket/people``), which is streamed. ``url`` and
+    ``sha256`` name a file that is downloaded once. Columns are matched by their exact names. All columns
+    except the target, S and those in ``drop`` are inputs. A CSV column whose values are all numbers is
+    numeric, any other is categorical; a Parquet column has the kind of its type. Dates, free text and
+    identifiers raise an error with advice.
 
     Training, validation and testing use the parts of the split. Prediction covers every row of the
     file, in order, and needs neither target nor S: columns, encoding and the meaning of the label come
     from the checkpoint. In testing, options left out are those of the checkpoint as well.
 
     Args:
-        path: CSV file, Parquet file, or directory of Parquet files.
+        path: CSV file, Parquet file, or directory of Parquet files, which may be an address such as
+            ``s3://bucket/people``.
         url: Address of a CSV or Parquet file, in place of ``path``.
         sha256: Checksum of the file at ``url``.
         data_dir: Directory that may hold the file of ``url``, so that it is not downloaded.
@@ -142,10 +145,10 @@ class TableDataModule(TabularDataModule):
         check_at_least(1, min_count=min_count, max_categories=max_categories, shuffle_buffer=shuffle_buffer)
         check_at_least(0, num_workers=num_workers)
         self.url, self.sha256 = url, sha256
-        self._path = _local_file(path, url, sha256)
+        self._path = _checked_path(path, url, sha256)
         if self._path is not None:
             # The run may be loaded from another folder.
-            self.hparams["path"] = os.path.abspath(self._path)  # noqa: PTH100 - resolve() follows links
+            self.hparams["path"] = self._path
         elif url is not None and sha256 is not None:
             name = PurePosixPath(unquote(urlsplit(url).path)).name or "table.csv"
             self.files = (RemoteFile(name, sha256.lower(), None, url, cache_folder=sha256.lower()[:16]),)
@@ -171,16 +174,25 @@ class TableDataModule(TabularDataModule):
         self._stream: StreamedTable | None = None
 
     @property
-    def path(self) -> Path:
-        """The file or directory; a file of ``url`` is downloaded on first use."""
+    def path(self) -> str:
+        """The file, directory or address; a file of ``url`` is downloaded on first use."""
         if self._path is None:
-            self._path = fetch(self.files[0], self.data_dir)
+            self._path = str(fetch(self.files[0], self.data_dir))
         return self._path
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether rows are read during training: those of a directory or of remote storage."""
+        return is_address(self.path) or Path(self.path).is_dir()
 
     @property
     def display_name(self) -> str:
         """Name of the file or directory, for reports."""
-        return self.files[0].name if self.files else self.path.resolve().name
+        if self.files:
+            return self.files[0].name
+        if is_address(self.path):
+            return PurePosixPath(urlsplit(self.path).path).name or self.path
+        return Path(self.path).resolve().name
 
     def setup(self, stage: str | None = None) -> None:
         """Read, split and encode the table, once."""
@@ -194,7 +206,7 @@ class TableDataModule(TabularDataModule):
 
     def read(self) -> pd.DataFrame:
         """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
-        raw = read_file(self.path, self.encoding, self.delimiter)
+        raw = read_file(Path(self.path), self.encoding, self.delimiter)
         self._check_checksum(raw.checksum)
         self.spec.check(raw.table.column_names, self.related)
         frame = _labelled_rows(raw, self.spec, self.encoder if self.is_restored else None)
@@ -214,12 +226,12 @@ class TableDataModule(TabularDataModule):
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
-        if self.path.is_dir():
+        if self.is_streamed:
             raise InputError(
                 f"groups: other columns than S are not read from a directory ({self.path}); predict, join "
                 "the columns to the predictions and audit that file"
             )
-        raw = read_file(self.path, self.encoding, self.delimiter)
+        raw = read_file(Path(self.path), self.encoding, self.delimiter)
         for name in names:
             check_column(
                 "groups", name, [column for column in raw.table.column_names if column != self.target]
@@ -234,11 +246,11 @@ class TableDataModule(TabularDataModule):
                 "set this data module up for training first"
             )
         spec = replace(self.spec, target=None, sensitive=None)
-        if self.path.is_dir():
+        if self.is_streamed:
             stream = StreamedTable.for_prediction(self.path, spec, self.encoder)
             self._note_if_trained_on(stream.directory.checksum)
             return self._stream_loader(stream, "all", ("inputs", "row"), self.eval_batch_size)
-        raw = read_file(self.path, self.encoding, self.delimiter)
+        raw = read_file(Path(self.path), self.encoding, self.delimiter)
         self._note_if_trained_on(raw.checksum)
         tensors, self._unseen = _rows_to_predict(raw, spec, self.encoder)
         rank, world_size = self._rank_and_world_size()
@@ -246,9 +258,9 @@ class TableDataModule(TabularDataModule):
 
     def known_columns(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Return the label, if all rows have a known one, and S, if the file has its column."""
-        if self.path.is_dir():
+        if self.is_streamed:
             return pd.DataFrame(index=range(len(rows)))
-        raw = read_file(self.path, self.encoding, self.delimiter)
+        raw = read_file(Path(self.path), self.encoding, self.delimiter)
         named = (self.target, self.sensitive)
         roles = [name for name in named if name is not None and name in raw.table.column_names]
         frame = make_frame(raw.table, dict.fromkeys(roles, "category"), self.spec).iloc[rows]
@@ -315,7 +327,7 @@ class TableDataModule(TabularDataModule):
         return super()._is_built or self._stream is not None
 
     def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
-        if not self.path.is_dir():
+        if not self.is_streamed:
             super()._build(encoder_state)
         elif self._loaded is not None and encoder_state is not None:
             self._stream = StreamedTable.restore(self.path, self.spec, self._loaded)
@@ -408,7 +420,7 @@ def _print_once(line: str) -> None:
     rank_zero_info(line)
 
 
-def _local_file(path: str | None, url: str | None, sha256: str | None) -> Path | None:
+def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str | None:
     """Return the path if there is one; raise unless exactly one of ``path`` and ``url`` is given."""
     if (path is None) == (url is None):
         raise InputError("give the table by path (a file or directory), or by url and sha256 (a download)")
@@ -421,10 +433,12 @@ def _local_file(path: str | None, url: str | None, sha256: str | None) -> Path |
                 "Download the file once, check it, and run: sha256sum FILE"
             )
         return None
+    if is_address(str(path)):
+        return str(path)
     found = Path(str(path)).expanduser()
     if not found.exists():
         raise InputError(f"path: there is no file or directory {path}")
-    return found
+    return os.path.abspath(found)  # noqa: PTH100 - resolve() follows links
 
 
 def _labelled_rows(

@@ -25,7 +25,7 @@ from fairrf_lightning.experiments.choose import (
     strength_option,
     summarise,
 )
-from fairrf_lightning.experiments.run import Advance, default_num_workers, run_settings
+from fairrf_lightning.experiments.run import MAX_MODELS, Advance, default_num_workers, run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, setting_name
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.metrics.counts import GAPS
@@ -123,6 +123,7 @@ def grid(
     max_accuracy_loss: float = 0.01,
     path: str | Path | None = None,
     advance: Advance | None = None,
+    max_models: int = MAX_MODELS,
     workers: int | None = None,
     backend: str = "loky",
 ) -> GridResult:
@@ -131,9 +132,9 @@ def grid(
     Args:
         make_data: A data module class or a partial of one; called with ``seed=...``.
         method: ``"fairrf"`` varies eta and beta, ``"arl"`` the learning rate of the adversary.
-        eta: Weights of the penalty; 0 is always added. By default 0.2 to 1.0.
+        eta: Weights of the penalty; 0 is always added. By default 0.2,0.4,0.6,0.8,1.0.
         beta: Weights of ``|lambda|^2``; by default 0.5.
-        adversary_lr: Learning rates of ARL's adversary; by default 0.01, 0.1 and 1.
+        adversary_lr: Learning rates of ARL's adversary; by default 0.01,0.1,1.
         seeds: Number of seeds, or the seeds; each determines a split and an initialisation.
         setting: Options that all models share; by default those of :class:`Setting`, with the data's
             interval between updates of lambda.
@@ -141,8 +142,10 @@ def grid(
         max_accuracy_loss: Validation accuracy that the recommended setting may lose against eta 0.
         path: CSV file of the results; a later grid with the same file resumes from it.
         advance: Called with a number of model-epochs when they are done.
-        workers: Number of stacks trained in parallel; by default up to one per core, if it saves time.
-        backend: Backend of joblib.
+        max_models: Maximum number of models in a stack; smaller stacks occupy more workers.
+        workers: Number of stacks trained in parallel, with one thread each. Results are identical for any
+            number. By default all cores of a cluster, or as many of this machine as save time.
+        backend: Backend of joblib: ``"loky"`` for this machine, ``"dask"`` or ``"ray"`` for a cluster.
 
     Raises:
         InputError: If an option is out of range, or has no effect on the method.
@@ -153,11 +156,19 @@ def grid(
     data.prepare_data()
     settings = grid_settings(data, method, eta=eta, beta=beta, adversary_lr=adversary_lr, setting=setting)
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if workers is None:
+    if workers is None and backend == "loky":
         steps = len(settings) * len(seeds) * schedule.epochs * len(data.train_dataloader())
         workers = default_num_workers(steps)
     results = run_settings(
-        make_data, settings, seeds, schedule, path=path, advance=advance, workers=workers, backend=backend
+        make_data,
+        settings,
+        seeds,
+        schedule,
+        path=path,
+        advance=advance,
+        max_models=max_models,
+        workers=workers,
+        backend=backend,
     )
     return GridResult(results, max_accuracy_loss)
 

@@ -43,8 +43,8 @@ def data_identity(data: TabularDataModule) -> dict[str, str]:
         table as read, so that a subclass may read anything) and ``versions`` (of the packages that can
         change results, as JSON).
     """
-    path = getattr(data, "path", None)
-    if isinstance(path, Path) and path.is_dir():
+    if data.is_streamed:
+        path = getattr(data, "path", data)
         raise InputError(f"{path}: many models train on a table in memory; name a file, not a directory.")
     with quiet_lightning():  # the same notices come when the data are set up
         options = {name: value for name, value in data.options.items() if name not in _NOT_OPTIONS}

@@ -9,26 +9,24 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import shutil
 import signal
 import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from socket import gethostname
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
 import joblib
 import pandas as pd
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError, check_at_least, did_you_mean
@@ -38,17 +36,16 @@ from fairrf_lightning.experiments.stack import MakeData, Stack
 
 # 125 models train at 30 model-epochs per second in one stack, at 28 in two: few enough to keep both cores
 # busy, many enough to be fast. It must not depend on the number of workers, or results would.
-_MAX_MODELS = 80
+MAX_MODELS = 80
 _MIN_STEPS = 20_000  # of one model: 15 seconds of work, twice what the start of a process takes
 _LOGGER = "lightning.pytorch"
 _POLL_SECONDS = 0.2
-# Backends of joblib that other packages bring: module, function that registers the backend, and packages.
-_EXTERNAL_BACKENDS = {
-    "ray": ("ray.util.joblib", "register_ray", "ray"),
-    "dask": ("distributed", "Client", "dask distributed"),
-    "spark": ("joblibspark", "register_spark", "joblibspark"),
+# Backends of joblib, with their options. Dask itself moves the tasks of a dead worker, Ray if it is asked to.
+_BACKENDS: dict[str, dict[str, Any]] = {
+    "loky": {},
+    "dask": {},
+    "ray": {"ray_remote_args": {"num_cpus": 1, "max_restarts": 3, "max_task_retries": 3}},
 }
-BACKENDS = ("loky", "threading", *_EXTERNAL_BACKENDS)
 
 Advance: TypeAlias = Callable[[int], None]
 Evaluate: TypeAlias = Callable[[Stack], dict[str, Tensor]]
@@ -113,30 +110,11 @@ class Job:
             for settings, some in plan_stacks([model for model in models if model[1] in seeds], max_models):
                 yield replace(self, settings=settings, seeds=some)
 
-    def train(self, advance: Advance, check: Callable[[], None] = lambda: None) -> dict[Model, Row]:
-        """Train the models of one stack and return their metrics.
-
-        Args:
-            advance: Called with the work done after each epoch.
-            check: Called before each batch; an exception that it raises ends the training.
-        """
-        check()
+    def train(self, advance: Advance) -> dict[Model, Row]:
+        """Train the models of one stack and return their metrics; ``advance`` gets the work of each epoch."""
         stack = Stack(self.make_data, self.settings, self.seeds, self.schedule)
-        stack.fit([_Monitor(lambda: advance(self.epoch_work), check)])
+        stack.fit([LambdaCallback(on_train_epoch_end=lambda *_: advance(self.epoch_work))])
         return dict(_metrics(stack, self.evaluate(stack)))
-
-
-class _Monitor(Callback):
-    def __init__(self, epoch_done: Callable[[], None], check: Callable[[], None]) -> None:
-        self._epoch_done = epoch_done
-        self._check = check
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        self._check()
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del trainer, pl_module
-        self._epoch_done()
 
 
 def _metrics(stack: Stack, values: dict[str, Tensor]) -> Iterator[tuple[Model, Row]]:
@@ -196,7 +174,7 @@ def run_settings(
     *,
     path: str | Path | None = None,
     advance: Advance | None = None,
-    max_models: int = _MAX_MODELS,
+    max_models: int = MAX_MODELS,
     workers: int | None = 1,
     backend: str = "loky",
     evaluate: Evaluate = Stack.evaluate,
@@ -232,7 +210,7 @@ def run_jobs(
     *,
     path: str | Path | None = None,
     advance: Advance | None = None,
-    max_models: int = _MAX_MODELS,
+    max_models: int = MAX_MODELS,
     workers: int | None = 1,
     backend: str = "loky",
 ) -> list[pd.DataFrame]:
@@ -245,13 +223,13 @@ def run_jobs(
         path: CSV file that rows are written to as they come; rows found there are not trained again.
         advance: Called with the work done, in units of the jobs' ``weight``; model-epochs by default.
         max_models: Maximum number of models in a stack; each finished stack is written.
-        workers: Number of stacks trained in parallel, with one thread each; ``None``: one per core.
-        backend: Backend of joblib: ``"loky"`` or ``"threading"``, and where installed ``"ray"``, ``"dask"``
-            and ``"spark"``.
+        workers: Number of stacks trained in parallel, with one thread each; 1: in this process; ``None``: one
+            per core of this machine or of the cluster. A Dask cluster always uses all its threads.
+        backend: Backend of joblib: ``"loky"`` for this machine, ``"dask"`` or ``"ray"`` for a cluster.
     """
     check_at_least(1, workers=workers)
-    if backend not in BACKENDS:
-        raise InputError(f"backend = {backend!r}: no such backend; {did_you_mean(backend, BACKENDS)}")
+    if backend not in _BACKENDS:
+        raise InputError(f"backend = {backend!r}: no such backend; {did_you_mean(backend, _BACKENDS)}")
     advance = advance or (lambda _: None)
     results = ResultsFile(path)
     results.check_writable()
@@ -264,8 +242,12 @@ def run_jobs(
         stacks += [(stack, identities) for stack in job.stacks(missing, max_models)]
     stacks.sort(key=lambda pair: -pair[0].work)
     advance(sum(job.work for job in jobs) - sum(stack.work for stack, _ in stacks))
-    workers = min(workers or joblib.cpu_count(), len(stacks))
-    with closing(_train([stack for stack, _ in stacks], workers, backend, advance)) as trained:
+    todo = [stack for stack, _ in stacks]
+    if backend == "loky":
+        workers = min(workers or joblib.cpu_count(), len(todo))
+    is_here = workers == 1 or not todo
+    training = _train_here(todo, advance) if is_here else _train_in_parallel(todo, workers, backend, advance)
+    with closing(training) as trained:
         for number, metrics in trained:
             identities = stacks[number][1]
             results.add([identities[model] | row for model, row in metrics.items()])
@@ -278,191 +260,146 @@ def default_num_workers(model_steps: int) -> int:
     return max(1, min(cores, model_steps // _MIN_STEPS))
 
 
-def _train(
-    jobs: Sequence[Job], workers: int, backend: str, advance: Advance
-) -> Generator[tuple[int, dict[Model, Row]]]:
-    """Yield the number and the metrics of each finished job."""
+def _train_here(jobs: Sequence[Job], advance: Advance) -> Generator[tuple[int, dict[Model, Row]]]:
+    """Yield the number and the metrics of each job, trained in this process."""
     before = torch.get_num_threads()
+    handler = signal.getsignal(signal.SIGINT)
     torch.set_num_threads(1)
     try:
-        if workers > 1:
-            yield from _train_in_parallel(jobs, workers, backend, advance)
-        else:
-            for number, job in enumerate(jobs):
-                yield number, _train_here(job, advance)
-    finally:
-        torch.set_num_threads(before)
-
-
-def _train_here(job: Job, advance: Advance) -> dict[Model, Row]:
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        return job.train(advance)
+        for number, job in enumerate(jobs):
+            yield number, job.train(advance)
     except SystemExit as error:
         # Lightning turns Ctrl-C into an exit and makes the process ignore the next one.
         if not isinstance(error.__context__, KeyboardInterrupt):
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from error
-
-
-class _StoppedError(Exception):
-    """The parent process wants no further results."""
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
-class _Link:
-    """Connects workers to the process that started them, by a folder that exists as long as it wants results.
+class _Worker:
+    """Trains jobs in another process, quiet as this one.
 
-    Workers on another machine do not see the folder: they report nothing and train to the end.
+    Args:
+        folder: Folder with one file per job, which grows by a byte per epoch; not seen on other machines.
     """
 
     folder: Path
-    host: str = field(default_factory=gethostname)
-    pid: int = field(default_factory=os.getpid)
     log_level: int = field(default_factory=lambda: logging.getLogger(_LOGGER).level)
     warning_filters: tuple[Any, ...] = field(default_factory=lambda: tuple(warnings.filters))
 
-    def train(self, number: int, job: Job) -> tuple[int, dict[Model, Row] | InputError | None]:
-        """Train a job in a worker; return its metrics, an error of its input, or ``None`` if stopped."""
-        if os.getpid() != self.pid:
-            logging.getLogger(_LOGGER).setLevel(self.log_level)
-            warnings.resetwarnings()
-            warnings.filters.extend(self.warning_filters)  # type: ignore[attr-defined]
+    def train(self, number: int, job: Job) -> tuple[int, dict[Model, Row]]:
+        logging.getLogger(_LOGGER).setLevel(self.log_level)
+        warnings.resetwarnings()
+        warnings.filters.extend(self.warning_filters)  # type: ignore[attr-defined]
         torch.set_num_threads(1)
-        is_local, parent = gethostname() == self.host, os.getppid()
-
-        def check() -> None:
-            if is_local and (not self.folder.is_dir() or os.getppid() != parent):
-                raise _StoppedError
+        parent = os.getppid()
 
         def advance(_: int) -> None:
+            if os.getppid() != parent:  # it was killed, and loky's workers would train on
+                os._exit(1)
             with suppress(OSError), (self.folder / str(number)).open("a") as file:
                 file.write(".")
 
-        try:
-            return number, job.train(advance, check)
-        except _StoppedError:
-            return number, None
-        except InputError as error:
-            return number, error
-
-    def cut(self) -> None:
-        """End the training of all workers before their next batch."""
-        # Renamed first: workers may add to the folder while its files are deleted.
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self.folder.rename(self.folder.with_suffix(".cut")), ignore_errors=True)
-
-    def epochs(self, number: int) -> int:
-        """Return the number of epochs that a job has reported."""
-        path = self.folder / str(number)
-        return path.stat().st_size if path.is_file() else 0
+        return number, job.train(advance)
 
 
 class _Progress:
     """Passes on the work that workers report, from a thread."""
 
-    def __init__(self, link: _Link, jobs: Sequence[Job], advance: Advance) -> None:
-        self._link, self._jobs, self._advance = link, jobs, advance
+    def __init__(self, folder: Path, jobs: Sequence[Job], advance: Advance) -> None:
+        self._folder, self._jobs, self._advance = folder, jobs, advance
         self._shown = [0] * len(jobs)
         self._lock = threading.Lock()
         self._ended = threading.Event()
 
-    def follow(self) -> None:
-        while not self._ended.wait(_POLL_SECONDS):
-            for number, job in enumerate(self._jobs):
-                self.show(number, min(self._link.epochs(number), job.schedule.epochs))
-
     def show(self, number: int, epochs: int) -> None:
         with self._lock:
-            if (new := epochs - self._shown[number]) > 0:  # once the folder is gone, 0 epochs are read
-                self._shown[number] = epochs
+            new = min(epochs, self._jobs[number].schedule.epochs) - self._shown[number]
+            if new > 0:  # a job may be trained again, after its worker was killed
+                self._shown[number] += new
                 self._advance(new * self._jobs[number].epoch_work)
 
+    def _follow(self) -> None:
+        while not self._ended.wait(_POLL_SECONDS):
+            for number in range(len(self._jobs)):
+                path = self._folder / str(number)
+                self.show(number, path.stat().st_size if path.is_file() else 0)
+
     def __enter__(self) -> _Progress:
-        threading.Thread(target=self.follow, daemon=True).start()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._thread.join()
 
 
 def _train_in_parallel(
-    jobs: Sequence[Job], workers: int, backend: str, advance: Advance
-) -> Iterator[tuple[int, dict[Model, Row]]]:
-    _register(backend)
-    link, errors = _Link(Path(mkdtemp())), []
+    jobs: Sequence[Job], workers: int | None, backend: str, advance: Advance
+) -> Generator[tuple[int, dict[Model, Row]]]:
+    """Yield the number and the metrics of each job as it is finished; closed early, it ends the workers."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True)))
+        stack.enter_context(_cluster(backend))
+        progress = stack.enter_context(_Progress(folder, jobs, advance))
+        stack.enter_context(_errors_explained())
+        with joblib.parallel_config(backend, n_jobs=workers or -1, **_BACKENDS[backend]):
+            parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
+        with _ignoring_ctrl_c():  # the workers inherit it: this process alone decides
+            outcomes = parallel(joblib.delayed(_Worker(folder).train)(*pair) for pair in enumerate(jobs))
+        with closing(outcomes):
+            for number, metrics in outcomes:
+                progress.show(number, jobs[number].schedule.epochs)
+                yield number, metrics
 
-    parallel = joblib.Parallel(
-        workers, backend=backend, return_as="generator_unordered", batch_size=1, pre_dispatch="all"
-    )
+
+@contextmanager
+def _cluster(backend: str) -> Iterator[None]:
+    """Connect to the cluster of a backend, or start one on this machine."""
     try:
-        with _Progress(link, jobs, advance) as progress:
-            with _on_ctrl_c(signal.SIG_IGN):  # the workers inherit it: this process alone decides
-                outcomes = parallel(joblib.delayed(link.train)(*pair) for pair in enumerate(jobs))
-            is_local = backend not in _EXTERNAL_BACKENDS
-            for number, outcome in _until_ctrl_c(outcomes, link.cut if is_local else None):
-                if isinstance(outcome, InputError):
-                    errors.append(outcome)
-                    link.cut()
-                elif outcome is not None:
-                    progress.show(number, jobs[number].schedule.epochs)
-                    yield number, outcome
+        if backend == "ray":
+            own = import_module("ray.util.joblib.ray_backend").RayBackend  # it reads RAY_ADDRESS
+            # Ray inherits this from joblib's own pool, which cannot return results as they come; Ray's can.
+            joblib.register_parallel_backend("ray", type("_Ray", (own,), {"supports_return_generator": True}))
+        make_client = import_module("distributed").Client if backend == "dask" else nullcontext
+    except ImportError as error:
+        raise InputError(
+            f"--backend {backend} is not installed: pip install 'fairrf-lightning[{backend}]'"
+        ) from error
+    with make_client():  # it reads DASK_SCHEDULER_ADDRESS
+        yield
+
+
+@contextmanager
+def _errors_explained() -> Iterator[None]:
+    try:
+        with warnings.catch_warnings():
+            # An error or Ctrl-C ends the workers; joblib advises to have them do less.
+            warnings.filterwarnings("ignore", message=".*have been cancelled")
+            yield
     except BrokenProcessPool as error:
         raise InputError(
             "a worker process was killed, perhaps because memory ran out: run again with fewer workers; "
             "finished models are kept."
         ) from error
     except pickle.PicklingError as error:
+        reason = str(error.__cause__ or error).strip().strip('"').strip().splitlines()[-1]
         raise InputError(
-            f"the data module cannot be sent to another process ({_last_line(error.__cause__ or error)}): "
+            f"the data module cannot be sent to another process ({reason}): "
             "remove what cannot be pickled from its arguments, or use workers=1."
         ) from error
-    finally:
-        link.cut()
-    if errors:
-        raise errors[0]
-
-
-def _until_ctrl_c(outcomes: Iterator[_Item], stop: Callable[[], None] | None) -> Iterator[_Item]:
-    """Yield outcomes; Ctrl-C stops the workers and is raised once they have ended."""
-    before = signal.getsignal(signal.SIGINT)
-    if stop is None or before is not signal.default_int_handler:
-        yield from outcomes
-        return
-    interrupted = threading.Event()
-
-    def note(*_: object) -> None:
-        interrupted.set()
-        stop()
-        signal.signal(signal.SIGINT, before)  # a second Ctrl-C ends all processes at once
-
-    with _on_ctrl_c(note):
-        yield from outcomes
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-
-
-def _last_line(error: BaseException) -> str:
-    return str(error).strip().strip('"').strip().splitlines()[-1]
-
-
-def _register(backend: str) -> None:
-    if backend not in _EXTERNAL_BACKENDS:
-        return
-    module, function, packages = _EXTERNAL_BACKENDS[backend]
-    try:
-        getattr(import_module(module), function)()
-    except ImportError as error:
-        raise InputError(f"--backend {backend} is not installed: pip install {packages}") from error
 
 
 @contextmanager
-def _on_ctrl_c(action: Any) -> Iterator[None]:
+def _ignoring_ctrl_c() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread can set handlers
         return
-    handler = signal.signal(signal.SIGINT, action)
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:

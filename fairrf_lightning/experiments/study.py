@@ -28,6 +28,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments.journal import HeartbeatJournal
 from fairrf_lightning.experiments.space import Distribution, Space
 
 DIVERGED = "diverged"  # a user attribute with the reason
@@ -59,7 +60,7 @@ def open_study(
     except ImportError as error:
         reason = str(error.__cause__ or error)
         raise InputError(f"--storage {url}: the database's driver is not installed: {reason}.") from error
-    except (SQLAlchemyError, StorageInternalError, RuntimeError, sqlite3.Error) as error:
+    except (SQLAlchemyError, StorageInternalError, RuntimeError, OSError, sqlite3.Error) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise InputError(f"--storage {url}: this database cannot be used: {reason}") from error
     known = study.user_attrs.get(_IDENTITY)
@@ -78,31 +79,35 @@ def _parse_url(address: str) -> URL:
         url = make_url(address)
     except ArgumentError as error:
         raise InputError(
-            f"--storage {address}: expected the address of a database, such as sqlite:///mine.db or "
-            "postgresql://user@host/db."
+            f"--storage {address}: expected an address such as sqlite:///mine.db, "
+            "journal:///shared/mine.log or postgresql+psycopg://user@host/db."
         ) from error
-    if url.get_backend_name() == "sqlite" and url.database:
+    if url.get_backend_name() in ("sqlite", "journal") and url.database:
         folder = Path(url.database).expanduser().parent
         if not folder.is_dir():
             raise InputError(f"--storage {address}: there is no folder {folder}.")
     return url
 
 
-def _connect(url: URL, heartbeat: int) -> RDBStorage:
+def _connect(url: URL, heartbeat: int) -> BaseStorage:
+    retry = RetryHeartbeatStaleTrialCallback(max_retry=_MAX_RETRIES)
+    if url.get_backend_name() == "journal":
+        return HeartbeatJournal(url.database or "", heartbeat, _GRACE * heartbeat, retry)
+
     def connect() -> RDBStorage:
         return RDBStorage(
             url.render_as_string(hide_password=False),
             engine_kwargs={"connect_args": {"timeout": _BUSY}} if url.get_backend_name() == "sqlite" else {},
             heartbeat_interval=heartbeat,
             grace_period=_GRACE * heartbeat,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=_MAX_RETRIES),
+            heartbeat_stale_trial_callback=retry,
         )
 
     try:
         return connect()
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, StorageInternalError) as error:
         # Two processes that start at once both create the tables; the slower one tries again.
-        if not any(sign in str(error).lower() for sign in ("already exists", "unique")):
+        if not any(sign in f"{error} {error.__cause__}".lower() for sign in ("already exists", "unique")):
             raise
         time.sleep(1)
         return connect()

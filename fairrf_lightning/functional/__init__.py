@@ -28,6 +28,7 @@ from fairrf_lightning.functional.penalty import (
     merge_moments,
     penalties_from_moments,
     solve_lambda,
+    weighted_covariances,
 )
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "powered_rates",
     "ridge_membership",
     "solve_lambda",
+    "weighted_covariances",
 ]

@@ -19,6 +19,7 @@ from fairrf_lightning.errors import InputError, check_choice
 Rule: TypeAlias = Literal["kkt", "worst_case"]
 
 PROBABILITY_WIDTH = 0.25  # of the kernel on probabilities, for "hsic"
+_MIN_UNSORTED, _MAX_PASSES = 1 << 14, 50  # with more features, passes over all of them beat a sort
 
 
 class Moments(NamedTuple):
@@ -215,6 +216,57 @@ def _hsic(moments: Moments) -> Tensor:
     return torch.where(positive, squares, 1.0).sqrt() * positive
 
 
+class _WeightedCovariances(torch.autograd.Function):
+    """``sum_c w_c |products_c|`` as one node of the graph, and the moments.
+
+    In a training step the nodes of a graph cost more time than the numbers in them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, related: Tensor, weights: Tensor, is_logit: bool) -> Any:  # type: ignore[override]  # noqa: FBT001
+        preds = values.sigmoid() if is_logit else values
+        mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
+        centred = related - mean_related
+        products = centred.mT.mv(preds - mean_preds)
+        signed = products.sgn() * weights
+        ctx.save_for_backward(values)
+        ctx.parts = preds, centred, signed, is_logit
+        ctx.mark_non_differentiable(mean_preds, mean_related, products)
+        ctx.set_materialize_grads(False)
+        return products.dot(signed), mean_preds, mean_related, products
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> Any:
+        if grad is None:
+            return None, None, None, None
+        preds, centred, signed, is_logit = ctx.parts
+        by_preds = centred.mv(grad * signed)
+        if not is_logit:
+            return by_preds, None, None, None
+        if torch.is_grad_enabled():  # the gradient is differentiated again: it needs a graph of its own
+            preds = ctx.saved_tensors[0].sigmoid()
+        return torch.ops.aten.sigmoid_backward(by_preds, preds), None, None, None
+
+
+def weighted_covariances(
+    values: Tensor, related: Tensor, weights: Tensor, *, is_logit: bool
+) -> tuple[Tensor, Moments]:
+    """Return ``sum_c w_c N |cov(x_c, p)|`` and the moments without a graph; quick in a training step.
+
+    The moments and the gradient are those of :func:`batch_moments`, bit for bit.
+
+    Args:
+        values: Predictions ``(N,)``, float32 or float64, or their logits.
+        related: Related columns ``(N, C)`` of the same dtype; they get no gradient.
+        weights: Weight of each column, divided by ``N``, ``(C,)``.
+        is_logit: Whether the predictions are the sigmoid of ``values``.
+    """
+    total, mean_preds, mean_related, products = _WeightedCovariances.apply(  # type: ignore[no-untyped-call]
+        values, related, weights, is_logit
+    )
+    return total, Moments(values.shape[0], mean_preds, None, mean_related, None, products)
+
+
 class ColumnStatistic(NamedTuple):
     """An association of the prediction with a related column.
 
@@ -325,7 +377,7 @@ def solve_lambda(
     """Minimise ``sum_j lambda_j R_j + beta |lambda|^2`` over the simplex, exactly.
 
     The KKT conditions (the paper's section 4) make lambda the Euclidean projection of ``-R / (2 beta)``
-    onto the simplex, found with one sort. With ``rule="worst_case"`` it is that of ``+R / (2 beta)``,
+    onto the simplex. With ``rule="worst_case"`` it is that of ``+R / (2 beta)``,
     which maximises ``sum_j lambda_j R_j - beta |lambda|^2``: weight goes to the largest penalties.
 
     Args:
@@ -350,13 +402,39 @@ def solve_lambda(
     if feature_mask is not None:
         ranked = ranked.where(feature_mask, -torch.inf)
     excess = ranked - ranked.amax(-1, keepdim=True)
-    point = excess / (2 * torch.as_tensor(beta, dtype=wide, device=excess.device).unsqueeze(-1))
+    spread = beta.to(excess).unsqueeze(-1) if isinstance(beta, Tensor) else beta
+    point = excess / (2 * spread)
+    return (point - _threshold(point)).clamp(min=0).to(penalties.dtype)
+
+
+def _threshold(point: Tensor) -> Tensor:
+    """Return the threshold of the projection onto the simplex, ``(..., 1)``; the largest entry is 0."""
+    if point.shape[-1] >= _MIN_UNSORTED and (support := _large_support(point)) is not None:
+        return (point.where(support, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
     ordered = point.sort(dim=-1, descending=True).values
     surplus = ordered.cumsum(-1) - 1
     rank = torch.arange(1, point.shape[-1] + 1, device=point.device)
     support = (ordered * rank > surplus).sum(-1, keepdim=True).clamp(min=1)
-    threshold = surplus.gather(-1, support - 1) / support
-    return (point - threshold).clamp(min=0).to(penalties.dtype)
+    return surplus.gather(-1, support - 1) / support
+
+
+@torch.no_grad()
+def _large_support(point: Tensor) -> Tensor | None:
+    """Return the entries above the threshold, ``(..., K)``; ``None`` if that takes too many passes.
+
+    Newton's method on ``sum_j (point_j - threshold)^+ = 1`` (Michelot 1986) approaches the threshold from
+    below and is exact once no entry leaves the support.
+    """
+    threshold, size = torch.full_like(point[..., :1], -1.0), torch.zeros_like(point[..., :1])
+    above = torch.empty_like(point)
+    for _ in range(_MAX_PASSES):
+        torch.sub(point, threshold, out=above)
+        support, before = above > 0, size
+        size = support.sum(-1, keepdim=True)
+        if bool((size == before).all()):
+            return support
+        threshold = threshold + (above.relu_().sum(-1, keepdim=True) - 1) / size.clamp(min=1)
+    return None
 
 
 def lambda_cost(
@@ -377,8 +455,8 @@ def lambda_cost(
 
 def check_beta(beta: float | Tensor) -> None:
     """Raise :class:`InputError` unless ``beta`` is positive and finite."""
-    values = torch.as_tensor(beta, dtype=torch.float64, device="cpu")
-    if not bool(((values > 0) & values.isfinite()).all()):
+    valid = bool(((beta > 0) & beta.isfinite()).all()) if isinstance(beta, Tensor) else 0 < beta < math.inf
+    if not valid:
         raise InputError(
             f"beta = {beta!r}: expected a positive number. Large values spread lambda evenly, small "
             "ones put it on the feature with the smallest penalty; the paper uses 0.4 to 1.0."
@@ -439,4 +517,4 @@ def correlation_interval_multi(a: Tensor, b: Tensor, C: Tensor) -> tuple[Tensor,
     left, right = whitened("a", a), whitened("b", b)
     unexplained = (1 - left.square().sum(-1)).clamp(min=0) * (1 - right.square().sum(-1)).clamp(min=0)
     centre, radius = (left * right).sum(-1), unexplained.sqrt()
-    return (centre - radius).clamp(min=-1).to(dtype), (centre + radius).clamp(max=1).to(dtype)
+    return (centre - radius).clamp(-1, 1).to(dtype), (centre + radius).clamp(-1, 1).to(dtype)

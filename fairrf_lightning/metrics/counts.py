@@ -96,23 +96,26 @@ class GroupCounts:
             threshold: Decision threshold.
         """
         dtype = torch.float32 if preds.device.type == "mps" else torch.float64  # MPS has no float64.
-        cell = groups.long() * 2 + (target > 0.5)
-        cells = (cell.unsqueeze(-1) == torch.arange(2 * num_groups, device=cell.device)).to(dtype)
+        cell = torch.add((target > 0.5).long(), groups.long(), alpha=2)
         scores = preds.detach().to(dtype)
-
-        def summed(values: Tensor) -> Tensor:
-            if cells.ndim > 2 and cells.shape[-3] == 1:  # models that share their rows: one matrix product
-                sums = values @ cells.squeeze(-3)
-            else:
-                sums = (values.unsqueeze(-2) @ cells).squeeze(-2)
-            return sums.reshape(*sums.shape[:-1], num_groups, 2)
-
-        return cls(
-            rows=cells.sum(-2).long().reshape(*cells.shape[:-2], num_groups, 2),
-            positive=summed((preds >= threshold).to(dtype)).long(),
-            score_sum=summed(scores),
-            score_square_sum=summed(scores.square()),
+        # All sums at once: small operations cost more than the arithmetic.
+        values = torch.stack(
+            [torch.ones_like(scores), (preds >= threshold).to(dtype), scores, scores.square()], -2
         )
+        if preds.ndim == cell.ndim == 1:
+            # The first two places are those of the id -1.
+            sums = scores.new_zeros(4, 2 * num_groups + 2).index_add_(-1, cell + 2, values)[:, 2:]
+            rows, positive, score_sum, squares = sums.reshape(4, num_groups, 2)
+            return cls(rows.long(), positive.long(), score_sum, squares)
+        cells = (cell.unsqueeze(-1) == torch.arange(2 * num_groups, device=cell.device)).to(dtype)
+        if cells.ndim > 2 and cells.shape[-3] == 1:  # models that share their rows: one matrix product
+            sums = values[..., 1:, :].flatten(-3, -2) @ cells.squeeze(-3)
+            sums = sums.reshape(*sums.shape[:-2], -1, 3, 2 * num_groups)
+        else:
+            sums = values[..., 1:, :] @ cells
+        positive, score_sum, squares = sums.reshape(*sums.shape[:-1], num_groups, 2).unbind(-3)
+        rows = cells.sum(-2).reshape(*cells.shape[:-2], num_groups, 2)
+        return cls(rows.long(), positive.long(), score_sum, squares)
 
     @classmethod
     def of_classes(cls, probs: Tensor, target: Tensor, groups: Tensor, num_groups: int) -> GroupCounts:

@@ -166,14 +166,14 @@ class GroupCounter(Metric):
                 f"groups has dtype {groups.dtype}, expected integer ids: encode the groups as "
                 f"0 to {self.num_groups - 1} and pass groups.long()"
             )
-        ids = groups.long()
-        _check_values("preds", preds, (preds >= 0) & (preds <= 1), "[0, 1]: apply a sigmoid to logits")
+        _check_range("preds", preds, 0, 1, "[0, 1]: apply a sigmoid to logits")
         if self.num_classes == 2:
-            _check_values("target", target, (target == 0) | (target == 1), "0 or 1: encode the classes so")
-        _check_values(
+            _check_range("target", target, 0, 1, "0 or 1: encode the classes so", whole=True)
+        _check_range(
             "groups",
             groups,
-            (ids >= -1) & (ids < self.num_groups),
+            -1,
+            self.num_groups - 1,
             f"0 to {self.num_groups - 1}, or -1 for unknown: re-encode the ids or raise num_groups",
         )
 
@@ -183,11 +183,9 @@ class GroupCounter(Metric):
             raise InputError(
                 f"preds has shape {tuple(preds.shape)}, expected probabilities (N, {self.num_classes})"
             )
-        _check_values("preds", preds, (preds >= 0) & (preds <= 1), "[0, 1]: apply a softmax to logits")
+        _check_range("preds", preds, 0, 1, "[0, 1]: apply a softmax to logits")
         expected = f"0 to {last}: encode the classes so, or raise num_classes"
-        _check_values(
-            "target", target, (target >= 0) & (target <= last) & (target == target.long()), expected
-        )
+        _check_range("target", target, 0, last, expected, whole=True)
 
 
 class RateGap(GroupCounter):
@@ -403,6 +401,17 @@ def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
         raise InputError(f"unknown {option} {value!r}; {did_you_mean(value, choices)}")
 
 
-def _check_values(name: str, values: Tensor, valid: Tensor, expected: str) -> None:
-    if not valid.all():
-        raise InputError(f"{name} holds {values[~valid][0].item()}, expected {expected}")
+def _check_range(
+    name: str, values: Tensor, low: int, high: int, expected: str, *, whole: bool = False
+) -> None:
+    if not values.numel():
+        return
+    smallest, largest = values.aminmax()  # one pass; NaN is both
+    if not (smallest.item() >= low and largest.item() <= high):
+        wrong = ~((values >= low) & (values <= high))
+    elif whole and values.is_floating_point():
+        wrong = values != values.round()
+    else:
+        return
+    if wrong.any():
+        raise InputError(f"{name} holds {values[wrong][0].item()}, expected {expected}")

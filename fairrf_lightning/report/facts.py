@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from fairrf_lightning.audit.result import LESS_ACCURATE, MORE_ACCURATE, verdict_of
+from fairrf_lightning.certificate import Certificate
 
 Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
 
@@ -148,57 +149,6 @@ class Training:
 
 
 @dataclass(frozen=True)
-class CertifiedGap:
-    """Bounds of dDP without S.
-
-    Args:
-        mode: ``hard`` for decisions, ``prob`` for probabilities.
-        low: Smallest possible rate of the group minus that of all others.
-        high: Largest possible.
-        by_method: Bounds of dDP by the knowledge that they use.
-        population: Bound of dDP for the population of the rows.
-        measured: The measured difference, where the data contain S.
-    """
-
-    mode: str
-    low: float
-    high: float
-    by_method: Mapping[str, float]
-    population: float | None = None
-    measured: float | None = None
-
-    @property
-    def bound(self) -> float:
-        """The largest possible dDP."""
-        return max(self.high, -self.low)
-
-
-@dataclass(frozen=True)
-class CertificateFacts:
-    """A certificate: bounds of dDP without S.
-
-    Args:
-        claim: The certified sentence.
-        group: The group that is compared with all other rows.
-        source: Where the correlations come from.
-        gaps: The bounds for decisions and for probabilities.
-        correlations: Limits of each column's correlation with S.
-        share: Limits of the group's share.
-        statements: The certificate in sentences.
-        adds_nothing: Whether the bound on the decisions follows from the share of S alone.
-    """
-
-    claim: str
-    group: str
-    source: str
-    gaps: Sequence[CertifiedGap]
-    correlations: Mapping[str, tuple[float, float]]
-    share: tuple[float, float]
-    statements: Sequence[str] = ()
-    adds_nothing: bool = False
-
-
-@dataclass(frozen=True)
 class DataFacts:
     """The data set: its rows by split, its inputs by column, its related features and groups.
 
@@ -265,7 +215,7 @@ class Facts:
     dependences: Sequence[Dependence] = ()
     fronts: Sequence[Front] = ()
     training: Training | None = None
-    certificate: CertificateFacts | None = None
+    certificate: Certificate | None = None
     data: DataFacts | None = None
     configuration: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -275,8 +225,9 @@ class Facts:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, with ``None`` for NaN."""
-        plain: dict[str, Any] = _without_nan(asdict(self))
-        return plain
+        certified = None if self.certificate is None else self.certificate.to_dict()
+        plain: dict[str, Any] = _without_nan(asdict(replace(self, certificate=None)))
+        return plain | {"certificate": certified}
 
 
 def _without_nan(value: Any) -> Any:

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fairrf_lightning.audit.result import NOT_ESTIMABLE
+from fairrf_lightning.certificate import Certificate, GapBound
 from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.report.facts import (
-    CertificateFacts,
     Estimate,
     Facts,
     Front,
@@ -34,16 +34,12 @@ from fairrf_lightning.report.facts import (
     Training,
 )
 from fairrf_lightning.report.text import (
-    DASH,
     MODES,
-    first_upper,
     gap_name,
     interval,
     is_gap,
-    number,
-    percent,
-    points,
 )
+from fairrf_lightning.wording import DASH, first_upper, percent, points
 
 # The page's CSS defines these variables for light, dark and print. The first four are for text, lines and
 # the background; the rest is the palette of Okabe and Ito, which colour-blind readers can tell apart.
@@ -435,69 +431,43 @@ def _history(name: str, title: str, histories: Sequence[History], chosen: int | 
 
 
 @mpl.rc_context(_STYLE)
-def certificate_plots(certificate: CertificateFacts) -> list[Plot]:
-    """Return the certified range of the difference of rates, and the bound by the knowledge used."""
-    return [_ranges(certificate), _methods(certificate)]
-
-
-def _ranges(certificate: CertificateFacts) -> Plot:
-    gaps = certificate.gaps
-    canvas = _Canvas(_ROW * len(gaps))
-    values = [certified_range(gap.low, gap.high) for gap in gaps]
-    canvas.rows([MODES[gap.mode] for gap in gaps], values)
+def certificate_plot(certificate: Certificate) -> Plot:
+    """Return the certified range of the difference of rates."""
+    canvas = _Canvas(_ROW * len(MODES))
+    values = {mode: certified_range(certificate.rows[mode]) for mode in MODES}
+    canvas.rows(list(MODES.values()), list(values.values()))
     canvas.zero_line()
     canvas.axes.plot([], [], color=_SKY, lw=9, label="certified range")
+    style: Any = {"marker": "D", "color": _VERMILION}
+    if certificate.measured:
+        canvas.axes.plot([], [], linestyle="", label="measured with S", **style)
     words = []
-    for row, (gap, value) in enumerate(zip(gaps, values, strict=True)):
-        words.append(f"{MODES[gap.mode]}: {value} points.")
+    for row, (mode, name) in enumerate(MODES.items()):
+        bound, place = certificate.rows[mode], row + 0.12
+        words.append(f"{name}: {values[mode]} points.")
         (line,) = canvas.axes.plot(
-            [100 * gap.low, 100 * gap.high], [row + 0.12] * 2, color=_SKY, lw=11, solid_capstyle="butt"
+            [100 * bound.low, 100 * bound.high], [place] * 2, color=_SKY, lw=11, solid_capstyle="butt"
         )
-        canvas.tip(line, f"{MODES[gap.mode]}: certified from {value} points")
-        if gap.measured is not None:
-            words.append(f"Measured with S: {points(gap.measured)}.")
-            style: Any = {"marker": "D", "color": _VERMILION}
-            if "measured with S" not in canvas.axes.get_legend_handles_labels()[1]:
-                canvas.axes.plot([], [], linestyle="", label="measured with S", **style)
-            tip = f"{MODES[gap.mode]}: {points(gap.measured, signed=True)} measured with S"
-            canvas.mark(100 * gap.measured, row + 0.12, None, tip, **style)
-    canvas.axes.set_xlim(*_limits([end for gap in gaps for end in (gap.low, gap.high)]))
+        canvas.tip(line, f"{name}: certified from {values[mode]} points")
+        if (measured := certificate.measured.get(mode)) is not None:
+            words.append(f"Measured with S: {points(measured)}.")
+            tip = f"{name}: {points(measured, signed=True)} measured with S"
+            canvas.mark(100 * measured, place, None, tip, **style)
+    ends = [end for bound in certificate.rows.values() for end in (bound.low, bound.high)]
+    canvas.axes.set_xlim(*_limits(ends))
     canvas.axes.set_xlabel("difference of rates, percentage points")
     canvas.legend()
-    title = f"Rate of {certificate.group} minus that of all others: certified range"
+    title = f"Rate of {certificate.knowledge.group} minus that of all others: certified range"
     alt = f"{title}. {' '.join(words)}"
     return Plot("certificate-ranges", title, alt, canvas.svg("certificate-ranges", alt))
 
 
-def _methods(certificate: CertificateFacts) -> Plot:
-    names = list(certificate.gaps[0].by_method)
-    canvas = _Canvas(58 * len(names))
-    canvas.rows(names, [" / ".join(number(of, 1) for of in _bounds(certificate, name)) for name in names])
-    for gap, color, down in zip(certificate.gaps, (_BLUE, _SKY), (0.0, 0.28), strict=True):
-        for row, name in enumerate(names):
-            label = None if row else MODES[gap.mode]
-            value = gap.by_method[name]
-            (bar,) = canvas.axes.barh([row + down], [100 * value], height=0.24, color=color, label=label)
-            canvas.tip(bar, f"{name}, {MODES[gap.mode]}: {points(value)}")
-    canvas.axes.set_xlim(left=0)
-    canvas.axes.set_xlabel("bound on dDP, percentage points")
-    canvas.legend()
-    title = "Bound on dDP by the knowledge that it uses"
-    words = (f"{name}: {', '.join(points(of.value) for of in _bounds(certificate, name))}." for name in names)
-    alt = f"{title}, for decisions and for probabilities. {' '.join(words)}"
-    return Plot("certificate-methods", title, alt, canvas.svg("certificate-methods", alt))
-
-
-def certified_range(low: float, high: float) -> str:
+def certified_range(bound: GapBound) -> str:
     """Return a certified range in percentage points, without the unit."""
-    return interval(Estimate(0.0, low, high))
+    return interval(Estimate(0.0, bound.low, bound.high))
 
 
 _NOTHING = Estimate(math.nan)
-
-
-def _bounds(certificate: CertificateFacts, name: str) -> list[Estimate]:
-    return [Estimate(gap.by_method[name]) for gap in certificate.gaps]
 
 
 def _with_interval(estimate: Estimate, unit: Callable[[float], str] = points) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,17 +15,18 @@ import torch
 
 from fairrf_lightning.audit.result import notices, uninformative
 from fairrf_lightning.callbacks.run_files import package_versions
+from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
+from fairrf_lightning.files import is_address
 from fairrf_lightning.load import RunFolder
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import no_information
-from fairrf_lightning.notices import NEVER_ON, vanilla_notice
+from fairrf_lightning.notices import vanilla_name, vanilla_notice
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
-    CertificateFacts,
     DataFacts,
     Dependence,
     Estimate,
@@ -41,6 +43,7 @@ from fairrf_lightning.report.sources import (
     by_column,
     certificate_commands,
     data_name,
+    estimate,
     use_of_sensitive,
 )
 from fairrf_lightning.report.text import (
@@ -51,6 +54,7 @@ from fairrf_lightning.report.text import (
     now,
     several_gaps,
     unmeasured_verdict,
+    with_collapse,
     without_headline,
 )
 
@@ -79,7 +83,7 @@ def run_facts(
     *,
     against: RunFolder | None = None,
     front: Front | None = None,
-    certificate: CertificateFacts | None = None,
+    certificate: Certificate | None = None,
 ) -> Facts:
     """Return the facts of a run.
 
@@ -151,26 +155,29 @@ def check_finite(run: RunFolder) -> None:
 
 def _logged(metrics: pd.DataFrame, scope: str) -> tuple[str, Facts]:
     """Return why the gaps carry no information, if so, and the facts that were logged last."""
-    why, split, accuracy, share = "", "no split", None, Estimate(float("nan"))
+    why, split, accuracy, share = "", "no split", None, Estimate(math.nan)
+    balanced = share
     gaps: list[MeasuredGap] = []
     for stage, words in (("val", "validation split, last epoch"), ("test", "test split")):
         if f"{stage}_acc" not in metrics or metrics[f"{stage}_acc"].isna().all():
             continue
         last = metrics[metrics[f"{stage}_acc"].notna()].iloc[-1]
-        split, accuracy = words, _estimate(last, f"{stage}_acc")
-        share, balanced = (_estimate(last, f"{stage}_{name}") for name in ("positive_share", "balanced_acc"))
+        split, accuracy = words, estimate(last, f"{stage}_acc")
+        share, balanced = (estimate(last, f"{stage}_{name}") for name in ("positive_share", "balanced_acc"))
         why = no_information(share.value, balanced.value)
         gaps = [
-            MeasuredGap(gap.label, scope, _estimate(last, f"{stage}_{gap.key}"))
+            MeasuredGap(gap.label, scope, estimate(last, f"{stage}_{gap.key}"))
             for gap in GAPS.values()
             if f"{stage}_{gap.key}" in last.index and pd.notna(last[f"{stage}_{gap.key}_low"])
         ]
+    verdict = no_information_verdict(why, accuracy) if why else gaps_verdict(gaps, accuracy)
+    unknown = (math.nan, math.nan)
     return why, Facts(
         title="",
         subject="",
         split=split,
         made=now(),
-        verdict=no_information_verdict(why, accuracy) if why else gaps_verdict(gaps, accuracy),
+        verdict=with_collapse(verdict, (share.value, balanced.value), unknown, ""),
         accuracy=accuracy,
         positive_share=share if share.is_known else None,
         gaps=gaps,
@@ -225,10 +232,8 @@ def _subject(run: RunFolder) -> str:
     eta = _options(run, "model").get("eta")
     if eta is None:
         return str((run.config.get("model") or {}).get("class_path", "model")).rpartition(".")[2]
-    if eta == 0:
-        return "vanilla"
-    if _was_never_penalised(run):
-        return f"vanilla (eta {eta:g}, {NEVER_ON})"
+    if eta == 0 or _was_never_penalised(run):
+        return vanilla_name(eta)
     beta = (run.config.get("lambda_update") or {}).get("beta")
     return f"FairRF, eta {eta:g}" + ("" if beta is None else f", beta {beta:g}")
 
@@ -252,10 +257,6 @@ def _notices(run: RunFolder, against: RunFolder | None, audit: Mapping[str, Any]
     text = "\n".join(lines).casefold()
     audited = () if audit is None else notices(audit)
     return [*lines, *(line for line in audited if line.rstrip(".").casefold() not in text)]
-
-
-def _estimate(row: pd.Series, name: str) -> Estimate:
-    return Estimate(*(float(row.get(key, float("nan"))) for key in (name, f"{name}_low", f"{name}_high")))
 
 
 def _options(run: RunFolder, key: str) -> Mapping[str, Any]:
@@ -350,12 +351,8 @@ def _comparison_commands(run: RunFolder) -> str:
         return ""
     # With null, the data set's own eta is used.
     eta, name = ("null", "penalised") if options["eta"] == 0 else ("0", "vanilla")
-    return "\n".join(
-        [
-            shell_command(*_fit_again(run, name), f"--model.eta={eta}"),
-            shell_command("report", run.path, "--against", run.path / name / "version_0"),
-        ]
-    )
+    again = shell_command(*_fit_again(run, name), f"--model.eta={eta}")
+    return f"{again}\n{shell_command('report', run.path, '--against', run.path / name / 'version_0')}"
 
 
 def _logging_commands(run: RunFolder) -> str:
@@ -363,17 +360,16 @@ def _logging_commands(run: RunFolder) -> str:
     if not _can_run(run):
         return ""
     again = shell_command(*_fit_again(run, "logged"))
-    return "\n".join([again, shell_command("report", run.path / "logged" / "version_0")])
+    return f"{again}\n{shell_command('report', run.path / 'logged' / 'version_0')}"
 
 
 def _grid_commands(run: RunFolder) -> str:
     """Return the commands that train a grid on the run's data and report the run with it."""
-    data = run.config.get("data") or {}
+    data, folder = run.config.get("data") or {}, run.path / "grid"
     if not _can_run(run) or not str(data.get("class_path")).startswith(_OURS):
         return ""
-    folder = run.path / "grid"
     grid = shell_command("grid", *_data_options(run.data_name, data), "--out", folder)
-    return "\n".join([grid, shell_command("report", run.path, "--grid", folder)])
+    return f"{grid}\n{shell_command('report', run.path, '--grid', folder)}"
 
 
 def _data_options(name: str, data: Mapping[str, Any]) -> Iterator[str]:
@@ -403,4 +399,4 @@ def _can_run(run: RunFolder) -> bool:
     """Return whether the model is one of this package and its table still exists."""
     path = _options(run, "data").get("path")
     ours = str((run.config.get("model") or {}).get("class_path")).startswith(_OURS)
-    return ours and (path is None or Path(path).exists())
+    return ours and (path is None or is_address(path) or Path(path).exists())

@@ -11,7 +11,7 @@ from fairrf_lightning.report.facts import Absent, Estimate, Facts, Front, Point,
 from fairrf_lightning.report.figures import (
     Plot,
     Table,
-    certificate_plots,
+    certificate_plot,
     certified_range,
     forest,
     front_plots,
@@ -21,17 +21,14 @@ from fairrf_lightning.report.figures import (
     training_plots,
 )
 from fairrf_lightning.report.text import (
-    DASH,
     MODES,
     gap_definition,
     gap_name,
     interval,
     is_gap,
-    limits,
     number,
-    percent,
-    points,
 )
+from fairrf_lightning.wording import DASH, percent, points
 
 _MAX_TILES = 6  # with more gaps, only those of the first attribute have a tile
 _SMALL_GAP = (
@@ -269,46 +266,29 @@ def certificate_section(facts: Facts) -> Section:
     found = facts.certificate
     if found is None:
         return _empty("certificate", title, facts)
+    known = found.knowledge
     text = (
         f"{found.claim}. The bound does not need S of these rows, only the correlations of a few columns "
-        f"with S: {found.source}. It compares {found.group} with all other rows together"
+        f"with S: {known.source}. It compares {known.group} with all other rows together"
     )
     text += ", while the gaps above compare single groups: the two can differ." if facts.gaps else "."
+    ranges = ("certified range of the difference", *(certified_range(found.rows[mode]) for mode in MODES))
     bounds = [
-        (
-            MODES[gap.mode],
-            certified_range(gap.low, gap.high),
-            number(Estimate(gap.bound)),
-            number(None if gap.population is None else Estimate(gap.population)),
-            number(None if gap.measured is None else Estimate(gap.measured)),
-        )
-        for gap in found.gaps
+        (row["by what is used"], *(number(Estimate(row[words])) for words in MODES.values()))
+        for row in found.bounds_table().to_dict("records")
     ]
-    methods = [
-        (name, *(number(Estimate(gap.by_method[name])) for gap in found.gaps))
-        for name in found.gaps[0].by_method
-    ]
-    known = [*found.correlations.items(), ("share of rows", found.share)]
-    heading = ("", "certified range, points", "dDP at most", "in the population at most", "measured")
+    heading = ("largest dDP, by what is used", *MODES.values())
+    correlations = found.knowledge_table()
     return Section(
         "certificate",
         title,
         [text],
-        plots=certificate_plots(found),
+        plots=[certificate_plot(found)],
         tables=[
-            Table("Certified ranges as a table", heading, bounds),
-            Table(
-                "Bounds by knowledge, points",
-                ("knowledge used", *(MODES[of.mode] for of in found.gaps)),
-                methods,
-            ),
-            Table(
-                f"Known about {found.group}",
-                ("column", "correlation with S"),
-                [(name, "not known" if ends == (-1, 1) else limits(*ends)) for name, ends in known],
-            ),
+            Table("Certified bounds, points", heading, [*bounds, ranges]),
+            Table(f"Known about {known.group}", list(correlations), correlations.to_numpy().tolist()),
         ],
-        points=found.statements,
+        points=list(found.statements()),
     )
 
 

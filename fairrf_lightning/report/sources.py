@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fairrf_lightning.audit.result import (
-    SCHEMA,
+    RATES,
     has_labels,
-    may_turn,
     not_compared,
     nothing_to_compare,
+    share_and_balance,
     uninformative,
+    unknown_statements,
 )
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.datamodules.base import TabularDataModule
@@ -35,13 +36,11 @@ from fairrf_lightning.experiments.choose import (
 from fairrf_lightning.experiments.results import SHARED_COLUMNS
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, SAME_DECISION
+from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
     AccuracyAgainst,
-    CertificateFacts,
-    CertifiedGap,
     DataFacts,
     Estimate,
     Facts,
@@ -57,15 +56,14 @@ from fairrf_lightning.report.text import (
     comparison_verdict,
     empty_comparison_verdict,
     gaps_verdict,
-    listing,
     no_information_verdict,
     now,
-    percent,
-    points,
     several_gaps,
     unmeasured_verdict,
+    with_collapse,
     without_headline,
 )
+from fairrf_lightning.wording import first_upper, listing, percent, points
 
 if TYPE_CHECKING:
     from fairrf_lightning.experiments.search import SweepResult  # needs Optuna
@@ -74,41 +72,12 @@ REPORTED_LEVEL = 0.95  # the page and the card say "95 %" throughout
 SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and initial weights."
 _LABELS = {gap.key: gap.label for gap in GAPS.values()}
 _GRID_GAPS = ("eo_gap", "dp_gap")
+_GRID_MEASURES = {_LABELS[key]: f"test_{key}" for key in _GRID_GAPS}
 # The rates with intervals are drawn; all are in the table.
-_RATES = {
-    "selection_rate": "selection rate",
-    "true_positive_rate": "true positive rate",
-    "false_positive_rate": "false positive rate",
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "calibration_error": "calibration error",
-}
-_METHODS = {
-    "share": "share of S only",
-    "paper": "Theorem 2 of the paper",
-    "tight": "tight, any S",
-    "binary": "tight, binary S",
-}
+_RATES = RATES | {"auc": "AUC", "calibration_error": "calibration error"}
 
 
 # --- audits
-
-
-def read_audit(path: Path) -> dict[str, Any]:
-    """Read ``audit.json``.
-
-    Raises:
-        InputError: If the file is not one that ``audit`` of this version wrote.
-    """
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if found["schema"] != SCHEMA:
-            raise InputError(f"{path}: schema {found['schema']} is not known; this version reads {SCHEMA}.")
-        if missing := {"level", "rows", "source", "overall", "groupings", "notices"} - set(found):
-            raise InputError(f"{path}: {min(missing)} is missing; run audit again.")
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path}: not an audit.json; audit writes one.") from error
-    return found
 
 
 def audit_facts(result: Mapping[str, Any]) -> Facts:
@@ -147,7 +116,11 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         groups=_groups(result),
         configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
         versions=package_versions(),
-        limits=[*several_gaps(gaps), *_left_out(result), *([LINEAR_ONLY] if is_checkpoint else [])],
+        limits=[
+            *several_gaps(gaps),
+            *(line for one in result["groupings"] for line in not_compared(one, result["rows"])),
+            *([LINEAR_ONLY] if is_checkpoint else []),
+        ],
         absent={
             "comparison": Absent(
                 "No other model was given; the option --against of audit compares with one."
@@ -180,30 +153,23 @@ def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
         verdict = comparison_verdict(gaps, other, accuracy, against)
     else:
         verdict = gaps_verdict(gaps, accuracy)
-    return _with_groups(verdict, result)
+    overall, compared = (share_and_balance(result[key]) for key in ("overall", "against"))
+    return _with_groups(with_collapse(verdict, overall, compared, other), result)
 
 
 def _accuracy(result: Mapping[str, Any]) -> Estimate | None:
-    return _estimate(result["overall"], "accuracy") if has_labels(result) else None
+    return estimate(result["overall"], "accuracy") if has_labels(result) else None
 
 
 def _positive_share(overall: Mapping[str, Any] | None) -> Estimate | None:
-    return None if not overall or "selection_rate" not in overall else _estimate(overall, "selection_rate")
+    return None if not overall or "selection_rate" not in overall else estimate(overall, "selection_rate")
 
 
 def _accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
     if not result.get("against") or not has_labels(result):
         return None
-    other = _estimate(result["against"], "accuracy")
-    return AccuracyAgainst(other, _estimate(result["accuracy_difference"], "value", "low", "high"))
-
-
-def _left_out(result: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{others:,} rows of other groups of {grouping['name']} are not compared."
-        for grouping in result["groupings"]
-        if (others := not_compared(grouping, result["rows"]))
-    ]
+    other = estimate(result["against"], "accuracy")
+    return AccuracyAgainst(other, estimate(result["accuracy_difference"], "value", "low", "high"))
 
 
 def _audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
@@ -226,7 +192,7 @@ def _groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
             grouping["name"],
             group["name"],
             int(group["rows"]),
-            {words: _estimate(group, name) for name, words in rates.items() if name in group},
+            {words: estimate(group, name) for name, words in rates.items() if name in group},
             "" if group["estimable"] else "too few rows",
         )
         for grouping in result["groupings"]
@@ -241,10 +207,10 @@ def _gaps(grouping: Mapping[str, Any]) -> Iterator[MeasuredGap]:
         yield MeasuredGap(
             gap["gap"],
             grouping["name"],
-            _estimate(gap, "value", "low", "high"),
+            estimate(gap, "value", "low", "high"),
             gap["mode"],
-            other=_estimate(against, "value", "low", "high") if against else None,
-            difference=_estimate(against, *change) if against else None,
+            other=estimate(against, "value", "low", "high") if against else None,
+            difference=estimate(against, *change) if against else None,
             note=_note(gap, grouping["unknown_rows"]),
         )
 
@@ -264,7 +230,7 @@ def _with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
     sentences = [
         line
         for grouping in result["groupings"]
-        for line in (*_extremes(grouping), *_unknown_rows(grouping), *_unknown_changes(grouping))
+        for line in (*_extremes(grouping), *unknown_statements(grouping))
     ]
     return replace(verdict, sentences=[*verdict.sentences, *sentences])
 
@@ -282,80 +248,13 @@ def _extremes(grouping: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _unknown_rows(grouping: Mapping[str, Any]) -> Iterator[str]:
-    bounds = [
-        f"{gap['gap']} lies between {points(gap['bounds'][0])} and {points(gap['bounds'][1])}"
-        for gap in grouping["gaps"]
-        if gap["bounds"] is not None
-    ]
-    if bounds:
-        yield (
-            f"The {grouping['name']} of {grouping['unknown_rows']:,} rows is not known. Whatever it is, "
-            f"{listing(bounds)} on all rows; the intervals do not include this."
-        )
-
-
-def _unknown_changes(grouping: Mapping[str, Any]) -> Iterator[str]:
-    found = {gap["gap"]: gap["against"] for gap in grouping["gaps"] if (gap["against"] or {}).get("bounds")}
-    if not found:
-        return
-    changes = (
-        f"{name} between {points(low, signed=True)} and {points(high, signed=True)}"
-        for name, (low, high) in ((name, of["difference_bounds"]) for name, of in found.items())
-    )
-    yield (
-        f"With these rows the change is: {listing(changes)} (outer bounds: the worst cases of the two models "
-        "need not occur together)."
-    )
-    if turning := [f"{name} ({of['verdict']})" for name, of in found.items() if may_turn(of)]:
-        yield f"Rows of unknown {grouping['name']} could therefore change the verdict on {listing(turning)}."
-
-
-def _estimate(of: Mapping[str, Any], name: str, low: str = "", high: str = "") -> Estimate:
+def estimate(of: Any, name: str, low: str = "", high: str = "") -> Estimate:
+    """Return a number and its limits (``<name>_low``, ``<name>_high``) of a mapping or a row of a table."""
     keys = (name, low or f"{name}_low", high or f"{name}_high")
     return Estimate(*(math.nan if of.get(key) is None else float(of[key]) for key in keys))
 
 
 # --- certificates
-
-
-def certificate_facts(path: Path, weights: str = "", checkpoint: str = "") -> CertificateFacts:
-    """Read a certificate.
-
-    Args:
-        path: The JSON file that ``certify --output`` wrote.
-        weights: Digest of the weights that the report is about; not checked if empty.
-        checkpoint: Their checkpoint, for the error message.
-
-    Raises:
-        InputError: If the file is not a certificate, or one of other weights.
-    """
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        gaps = [_certified_gap(mode, found) for mode in ("hard", "prob")]
-        low, high = found["share"]
-        facts = CertificateFacts(
-            _claim(gaps[0], found),
-            str(found["group"]),
-            str(found["source"]),
-            gaps,
-            {str(name): (float(a), float(b)) for name, (a, b) in found["correlations"].items()},
-            (float(low), float(high)),
-            [str(line) for line in found["statements"]],
-            bool(found["rows"]["hard"]["adds_nothing"]),
-        )
-        certified = str(found["weights"])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: this is not a certificate; certify --output writes one.") from error
-    # By weights, not by name: the best checkpoints of two runs often have the same name.
-    if weights and weights != certified:
-        raise InputError(
-            f"{path}: this certificate is about another model than {checkpoint}: run certify --output with "
-            "that checkpoint, or remove the file."
-        )
-    return facts
 
 
 def certificate_commands(run: Path, checkpoint: Path) -> str:
@@ -367,32 +266,6 @@ def certificate_commands(run: Path, checkpoint: Path) -> str:
             shell_command("certify", checkpoint, "--proxies", proxies, "--output", run / "certificate.json"),
             shell_command("report", run),
         ]
-    )
-
-
-def _certified_gap(mode: str, found: Mapping[str, Any]) -> CertifiedGap:
-    bound = found["rows"][mode]
-    return CertifiedGap(
-        mode,
-        float(bound["low"]),
-        float(bound["high"]),
-        {words: float(bound["by_method"][name]) for name, words in _METHODS.items()},
-        population=found["population"].get(mode),
-        measured=found["measured"].get(mode),
-    )
-
-
-def _claim(gap: CertifiedGap, found: Mapping[str, Any]) -> str:
-    trivial = gap.by_method[_METHODS["share"]]
-    if not found["rows"]["hard"]["adds_nothing"]:
-        given = found["known_at_level"] is None
-        sure = "if the given numbers hold" if given else f"with {found['level']:.0%} confidence"
-        return f"Without S, dDP of decisions is certified to be at most {points(gap.bound)}, {sure}"
-    if trivial == 0:
-        return f"The certificate says nothing about the decisions: {SAME_DECISION}"
-    return (
-        "The certificate adds nothing about the decisions: the given correlations do not bound their dDP "
-        f"better than the share of S alone, {points(trivial)}"
     )
 
 
@@ -529,24 +402,30 @@ def seed_gaps(runs: pd.DataFrame, vanilla: pd.DataFrame | None, scope: str) -> I
     for key in _GRID_GAPS:
         measure = f"test_{key}"
         if measure in runs and runs[measure].notna().any():
-            estimate = Estimate(*mean_interval(runs[measure]))
-            if vanilla is None:
-                yield MeasuredGap(_LABELS[key], scope, estimate)
-            else:
+            gap = MeasuredGap(_LABELS[key], scope, Estimate(*mean_interval(runs[measure])))
+            if vanilla is not None:
                 other = Estimate(*mean_interval(vanilla[measure]))
-                change = Estimate(*difference(runs, vanilla, measure))
-                yield MeasuredGap(_LABELS[key], scope, estimate, other=other, difference=change)
+                gap = replace(gap, other=other, difference=Estimate(*difference(runs, vanilla, measure)))
+            yield gap
 
 
-def mean_point(row: pd.Series, *, series: str, label: str, mark: str = "") -> Point:
+def mean_point(
+    row: pd.Series,
+    *,
+    series: str,
+    label: str,
+    mark: str = "",
+    measures: Mapping[str, str] = _GRID_MEASURES,
+    accuracy: str = "test_acc",
+) -> Point:
     """Return a setting from its means and standard deviations over seeds (``<measure>_std``)."""
+    spreads = {"accuracy": accuracy, **measures}
     return Point(
         series=series,
         label=label,
-        accuracy=float(row["test_acc"]),
-        gaps={_LABELS[key]: float(row[f"test_{key}"]) for key in _GRID_GAPS},
-        spread={_LABELS[key]: float(row[f"test_{key}_std"]) for key in _GRID_GAPS}
-        | {"accuracy": float(row["test_acc_std"])},
+        accuracy=float(row[accuracy]),
+        gaps={name: float(row[measure]) for name, measure in measures.items()},
+        spread={name: float(row.get(f"{measure}_std", math.nan)) for name, measure in spreads.items()},
         mark=mark,
     )
 
@@ -620,17 +499,14 @@ def sweep_facts(result: SweepResult, *, data: DataFacts, folder: Path, max_accur
         "A sweep uses validation rows only. Train and test the chosen setting, then report that run.",
         shell_command("fit", "--config", folder / "chosen.yaml"),
     )
-    points_of = [
-        Point(
+    trial_points = [
+        mean_point(
+            row,
             series="vanilla" if pd.isna(row["trial"]) else "trial",
             label=_trial_label(row),
-            accuracy=float(row["val_acc"]),
-            gaps={name: float(row[measure])},
-            spread={
-                "accuracy": float(row.get("val_acc_std", math.nan)),
-                name: float(row.get(f"{measure}_std", math.nan)),
-            },
             mark="chosen" if index == chosen.name else "",
+            measures={name: measure},
+            accuracy="val_acc",
         )
         for index, row in trials.iterrows()
     ]
@@ -639,9 +515,9 @@ def sweep_facts(result: SweepResult, *, data: DataFacts, folder: Path, max_accur
         subject=_trial_label(chosen),
         split="validation split",
         made=now(),
-        verdict=Verdict("unknown", title[:1].upper() + title[1:], sentences),
+        verdict=Verdict("unknown", first_upper(title), sentences),
         accuracy=accuracy,
-        fronts=[Front(f"{trials['trial'].notna().sum()} trials", points_of, rule)],
+        fronts=[Front(f"{trials['trial'].notna().sum()} trials", trial_points, rule)],
         data=data,
         configuration=configuration,
         versions=_installed(configuration["versions"]),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 from fairrf_lightning.audit.result import NOT_ESTIMABLE
+from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.metrics.decisions import has_collapsed
 from fairrf_lightning.report.facts import (
     AccuracyAgainst,
-    CertificateFacts,
     Dependence,
     Estimate,
     MeasuredGap,
@@ -20,8 +21,8 @@ from fairrf_lightning.report.facts import (
     Training,
     Verdict,
 )
+from fairrf_lightning.wording import DASH, first_upper, listing, number_text, percent, points
 
-DASH = "\N{EN DASH}"
 MODES = {"hard": "decisions", "prob": "probabilities"}
 NO_GROUPS = "The data do not say which group a row belongs to, so no gap can be measured."
 # A limitation of every model of this package.
@@ -31,30 +32,13 @@ LINEAR_ONLY = (
 )
 _GAPS_BY_LABEL = {gap.label: gap for gap in GAPS.values()}
 _RATES = {(0, 1): "selection rates", (1,): "true positive rates", (0,): "false positive rates"}
+_MIN_RARER_SHARE, _MIN_BALANCED_ACC = 0.05, 0.55  # below both, gaps have no room to be large
 _MAX_SENTENCES = 6  # with more gaps, those that show nothing share one sentence
 
 
 def now() -> str:
     """Return the date and time in UTC."""
     return f"{datetime.now(timezone.utc):%d %B %Y, %H:%M UTC}"
-
-
-def percent(value: float, digits: int = 1) -> str:
-    """Return a share as a percentage.
-
-    >>> percent(0.8523)
-    '85.2 %'
-    """
-    return DASH if math.isnan(value) else f"{100 * value:.{digits}f} %"
-
-
-def points(value: float, digits: int = 1, *, signed: bool = False) -> str:
-    """Return a difference of shares in percentage points.
-
-    >>> points(0.0154, signed=True)
-    '+1.5 points'
-    """
-    return DASH if math.isnan(value) else f"{_number(100 * value, digits, signed=signed)} points"
 
 
 def interval(estimate: Estimate, digits: int = 1, *, signed: bool = False) -> str:
@@ -65,33 +49,14 @@ def interval(estimate: Estimate, digits: int = 1, *, signed: bool = False) -> st
     """
     if not estimate.has_interval:
         return NOT_ESTIMABLE
-    return " to ".join(_number(100 * end, digits, signed=signed) for end in (estimate.low, estimate.high))
-
-
-def limits(low: float, high: float) -> str:
-    """Return the limits of a correlation or a share; one number where they are equal.
-
-    >>> limits(0.1, 0.3)
-    '0.100 to 0.300'
-    """
-    return " to ".join(dict.fromkeys(_number(end, 3, signed=False) for end in (low, high)))
+    return " to ".join(number_text(100 * end, digits, signed=signed) for end in (estimate.low, estimate.high))
 
 
 def number(estimate: Estimate | None, digits: int = 2, *, signed: bool = False) -> str:
     """Return the estimate times 100, for a table with the unit in its heading."""
     if estimate is None or not estimate.is_known:
         return DASH
-    return _number(100 * estimate.value, digits, signed=signed)
-
-
-def listing(names: Iterable[str]) -> str:
-    """Return names as part of a sentence.
-
-    >>> listing(["a", "b", "c"])
-    'a, b and c'
-    """
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+    return number_text(100 * estimate.value, digits, signed=signed)
 
 
 def is_gap(label: str) -> bool:
@@ -115,11 +80,6 @@ def gap_definition(label: str) -> str:
     'the largest difference of the true positive rates or of the false positive rates between two groups'
     """
     return f"the largest difference of the {_rates(label, ' or of the ')} between two groups"
-
-
-def first_upper(text: str) -> str:
-    """Return a sentence with its first letter in upper case."""
-    return text[:1].upper() + text[1:]
 
 
 def comparison_verdict(
@@ -172,6 +132,33 @@ def no_information_verdict(
     return Verdict("unknown", first_upper(reason), accuracy_sentences(accuracy, against))
 
 
+def with_collapse(
+    verdict: Verdict, model: tuple[float, float], compared: tuple[float, float], other: str
+) -> Verdict:
+    """Return the verdict with another headline if the model decides almost the same for everyone.
+
+    The gaps of such a model are small by construction.
+
+    Args:
+        verdict: The verdict by the gaps.
+        model: Share of positive decisions and balanced accuracy.
+        compared: The same of the compared model; NaN without one.
+        other: Name of the compared model.
+    """
+    (share, balanced), (other_share, other_balanced) = model, compared
+    words = f"{percent(share)} of decisions are positive and balanced accuracy is {balanced:.2f}"
+    if balanced < other_balanced and has_collapsed(balanced, share, other_balanced, other_share):
+        title = (
+            f"Its decisions have collapsed: {words}, against {percent(other_share)} and {other_balanced:.2f} "
+            f"of {other}. Gaps say little"
+        )
+    elif min(share, 1 - share) < _MIN_RARER_SHARE and balanced < _MIN_BALANCED_ACC:
+        title = f"It hardly distinguishes people: {words}. Gaps say little"
+    else:
+        return verdict
+    return replace(verdict, tone="unknown", title=title)
+
+
 def empty_comparison_verdict(
     gaps: Sequence[MeasuredGap], other: str, accuracy: Estimate | None, against: AccuracyAgainst | None
 ) -> Verdict:
@@ -184,7 +171,7 @@ def empty_comparison_verdict(
 def unmeasured_verdict(
     accuracy: Estimate | None,
     training: Training | None,
-    certificate: CertificateFacts | None,
+    certificate: Certificate | None,
     *,
     against: AccuracyAgainst | None = None,
     dependences: Sequence[Dependence] = (),
@@ -192,16 +179,19 @@ def unmeasured_verdict(
 ) -> Verdict:
     """Return the headline where the sensitive attribute is not known."""
     measured = [
-        f"Dependence on {of.feature} (penalty R) is {of.value:.3f}, {other} has {of.other:.3f}."
+        f"Dependence on {of.feature} (penalty R) is {of.value:.3f}"
+        + ("." if of.other is None else f", {other} has {of.other:.3f}.")
         for of in dependences
-        if of.other is not None
     ]
+    title = "Fairness to groups is not measured here"
+    if lower := [of.feature for of in dependences if of.other is not None and of.value < of.other]:
+        title = f"Depends less on {listing(lower)} than {other}; fairness to groups is not measured here"
     sentences = [NO_GROUPS, *(measured or _penalties(training)), *accuracy_sentences(accuracy, against)]
-    if certificate is not None and not certificate.adds_nothing:
+    if certificate is not None and not certificate.rows["hard"].adds_nothing:
         return Verdict("mixed", certificate.claim, sentences)
     if certificate is not None:
         sentences.append(f"{certificate.claim}.")
-    return Verdict("unknown", "Fairness to groups is not measured here", sentences)
+    return Verdict("unknown", title, sentences)
 
 
 def without_headline(notices: Iterable[str], verdict: Verdict) -> list[str]:
@@ -225,9 +215,14 @@ def accuracy_sentences(accuracy: Estimate | None, against: AccuracyAgainst | Non
     if against is None:
         return [f"Accuracy is {percent(accuracy.value)}."]
     change = against.difference
-    ends = f" (95 % interval {interval(change)}), {against.change}" if change.has_interval else ""
+    ends = f"{_in_brackets(change)}, {against.change}" if change.has_interval else ""
     values = f"{percent(accuracy.value)} against {percent(against.other.value)}"
     return [f"Accuracy is {values}: {points(change.value, signed=True)}{ends}."]
+
+
+def _in_brackets(estimate: Estimate) -> str:
+    """Return the interval in brackets, after a space; empty if there is none."""
+    return f" (95 % interval {interval(estimate)})" if estimate.has_interval else ""
 
 
 def _start(text: str) -> str:
@@ -249,8 +244,8 @@ def _largest(gaps: Sequence[MeasuredGap]) -> Iterator[str]:
     known = [gap for gap in gaps if gap.estimate.is_known]
     if known:
         worst = max(known, key=lambda gap: gap.estimate.value)
-        ends = f" (95 % interval {interval(worst.estimate)})" if worst.estimate.has_interval else ""
-        yield f"The largest gap of this model is {_name(worst, gaps)}: {points(worst.estimate.value)}{ends}."
+        size = f"{points(worst.estimate.value)}{_in_brackets(worst.estimate)}"
+        yield f"The largest gap of this model is {_name(worst, gaps)}: {size}."
 
 
 def _in(names: Sequence[str], changes: Mapping[str, Any]) -> str:
@@ -284,9 +279,9 @@ def _differences(gaps: Sequence[MeasuredGap]) -> Iterator[str]:
 def _difference(gap: MeasuredGap, name: str) -> str:
     if gap.difference is None or gap.other is None or not gap.difference.is_known:
         return f"{name} is not estimable."
-    ends = f" (95 % interval {interval(gap.difference)})" if gap.difference.has_interval else ""
     sizes = f"from {points(gap.other.value)} to {points(gap.estimate.value)}"
-    return f"{name} {sizes}: {points(gap.difference.value, signed=True)}{ends}, {gap.change}."
+    change = f"{points(gap.difference.value, signed=True)}{_in_brackets(gap.difference)}"
+    return f"{name} {sizes}: {change}, {gap.change}."
 
 
 def _sizes(gaps: Sequence[MeasuredGap]) -> Iterator[str]:
@@ -298,7 +293,7 @@ def _size(gap: MeasuredGap, name: str) -> str:
     if not gap.estimate.has_interval:
         return f"{name} is not estimable{': ' + gap.note if gap.note else ''}."
     found = "a gap beyond noise" if gap.estimate.low > 0 else "no gap shown"
-    return f"{name} is {points(gap.estimate.value)} (95 % interval {interval(gap.estimate)}): {found}."
+    return f"{name} is {points(gap.estimate.value)}{_in_brackets(gap.estimate)}: {found}."
 
 
 def _cost(against: AccuracyAgainst | None) -> str:
@@ -316,10 +311,3 @@ def _penalties(training: Training | None) -> Iterator[str]:
                 f"The chosen checkpoint's penalty on {history.feature} is {value:.3f} on validation; the "
                 f"largest in training was {max(history.values):.3f}."
             )
-
-
-def _number(value: float, digits: int, *, signed: bool) -> str:
-    text = f"{value:{'+' if signed else ''}.{digits}f}"
-    if float(text) == 0:
-        text = text.lstrip("+-")  # no negative zero
-    return text.replace("-", "\N{MINUS SIGN}")

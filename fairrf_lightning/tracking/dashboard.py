@@ -19,7 +19,7 @@ from wandb_workspaces.reports.v2.interface import (
 )
 
 from fairrf_lightning.errors import InputError, first_line
-from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES, offline_reason
+from fairrf_lightning.tracking.wandb import GAP_LABELS, RATE_LABELS, offline_reason
 
 
 def fairness_workspace(entity: str, project: str, name: str = "Fairness") -> ws.Workspace:
@@ -133,8 +133,10 @@ def _penalties() -> list[Any]:
 
 
 def _groups() -> list[Any]:
-    paths = [_lines(f"{label} by group, validation split", f"^val_{rate}/") for rate, label in RATES.items()]
-    bars = [_chart(f"test_groups/{rate}", "bar", {"label": "group", "value": rate}) for rate in RATES]
+    paths = [
+        _lines(f"{label} by group, validation split", f"^val_{rate}/") for rate, label in RATE_LABELS.items()
+    ]
+    bars = [_chart(f"test_groups/{rate}", "bar", {"label": "group", "value": rate}) for rate in RATE_LABELS]
     return [*paths, *bars]
 
 

@@ -19,6 +19,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only, rank_zero_warn
 from torch import Tensor
 
+from fairrf_lightning.audit.result import RATES
 from fairrf_lightning.callbacks.checkpointing import chosen_by
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
@@ -29,6 +30,7 @@ from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.run_state import penalties_of
+from fairrf_lightning.wording import first_upper
 
 if TYPE_CHECKING:
     from wandb import Run
@@ -36,12 +38,7 @@ if TYPE_CHECKING:
 Metrics = Mapping[str, float]
 
 GAP_LABELS = {gap.key: f"{gap.label}, {gap.name}" for gap in GAPS.values()}
-RATES = {
-    "selection_rate": "Selection rate",
-    "true_positive_rate": "True positive rate",
-    "false_positive_rate": "False positive rate",
-    "accuracy": "Accuracy",
-}
+RATE_LABELS = {name: first_upper(words) for name, words in RATES.items()}
 # Metrics whose best value stands for the run. Gaps are not among them: the smallest gap is that of an
 # untrained model, which treats all alike. The chosen checkpoint's are in the summary as chosen/val_eo_gap.
 _BEST = {"val_loss": "min", "val_objective": "min", "val_acc": "max"}
@@ -338,14 +335,14 @@ def _group_charts(rates: Mapping[str, GroupRate], groups: Sequence[str]) -> dict
     if not rates:
         return {}
     rows = [
-        [group, RATES[name], *(part[index].item() for part in rate)]
+        [group, RATE_LABELS[name], *(part[index].item() for part in rate)]
         for index, group in enumerate(groups)
         for name, rate in rates.items()
     ]
     charts = {"test/groups": _table(["group", "rate", "value", "low", "high", "rows"], rows)}
     for name, rate in rates.items():
         bars = [[group, value] for group, value in zip(groups, rate.value.tolist(), strict=True)]
-        title = f"{RATES[name]} by group, test split"
+        title = f"{RATE_LABELS[name]} by group, test split"
         charts[f"test_groups/{name}"] = wandb.plot.bar(
             _table(["group", name], bars), "group", name, title=title
         )

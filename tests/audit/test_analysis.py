@@ -329,7 +329,6 @@ def test_a_verdict_that_the_unknown_rows_could_turn_says_so(
     assert against["verdict"] == "fairer, beyond noise"
     assert (against["difference_bounds"][1] >= 0) == turns == may_turn(against)
     print_audit(result)
-    assert ("'fairer, beyond noise' need not hold with them" in capsys.readouterr().out) == turns
-    said = " ".join(audit_facts(result).verdict.sentences)
-    assert "With these rows the change is: dDP between" in said
-    assert ("could therefore change the verdict on dDP (fairer, beyond noise)" in said) == turns
+    for said in (capsys.readouterr().out, " ".join(audit_facts(result).verdict.sentences)):
+        assert "With these rows the change is: dDP between" in said
+        assert ("could therefore change the verdict on dDP (fairer, beyond noise)" in said) == turns

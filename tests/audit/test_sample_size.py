@@ -106,7 +106,9 @@ def test_labels_command(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_bad_options_of_labels_are_told(options: str, message: str, refused: Refused) -> None:
     Path("few.json").write_text(
-        '{"min_rows": 10, "groupings": [{"name": "race", "groups": []}]}', encoding="utf-8"
+        '{"schema": 1, "level": 0.95, "min_rows": 10, "rows": 0, "source": {}, "overall": {}, "notices": [], '
+        '"groupings": [{"name": "race", "groups": []}]}',
+        encoding="utf-8",
     )
     assert message in refused(["labels", *options.split()])
 

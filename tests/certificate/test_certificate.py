@@ -22,7 +22,6 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
-from fairrf_lightning.report.sources import certificate_facts
 from fairrf_lightning.report.text import unmeasured_verdict
 from tests.conftest import Refused
 from tests.trainers import quiet_trainer
@@ -240,10 +239,10 @@ def test_what_follows_from_the_share_alone_is_not_called_certain(tmp_path: Path)
     assert f"the share of 'women' and the decisions alone already give {100 * trivial:.1f} points" in text
     write(found, tmp_path / "c.json")
     assert json.loads((tmp_path / "c.json").read_text())["rows"]["hard"]["adds_nothing"] is True
-    facts = certificate_facts(tmp_path / "c.json")
-    assert facts.adds_nothing
-    assert facts.claim.startswith("The certificate adds nothing about the decisions")
-    verdict = unmeasured_verdict(None, None, facts)
+    read = Certificate.read(tmp_path / "c.json")
+    assert read.rows == found.rows
+    assert read.claim.startswith("The certificate adds nothing about the decisions")
+    verdict = unmeasured_verdict(None, None, read)
     assert (verdict.tone, verdict.title) == ("unknown", "Fairness to groups is not measured here")
 
 
@@ -254,9 +253,9 @@ def test_what_the_columns_add_is_certified(tmp_path: Path) -> None:
     assert "adds nothing" not in text
     assert "Certain for these 900 rows, with 95% confidence" in text
     write(found, tmp_path / "c.json")
-    facts = certificate_facts(tmp_path / "c.json")
-    assert not facts.adds_nothing
-    assert unmeasured_verdict(None, None, facts).title == facts.claim
+    read = Certificate.read(tmp_path / "c.json")
+    assert read.to_dict() == {"weights": "y"} | found.to_dict()
+    assert unmeasured_verdict(None, None, read).title == read.claim
 
 
 def test_a_certain_gap_is_news_however_wide_the_bound() -> None:
@@ -271,7 +270,7 @@ def test_the_same_decision_for_everyone_certifies_nothing(tmp_path: Path) -> Non
     assert found.rows["hard"].bound == 0
     assert f"The certificate says nothing about the decisions: {SAME_DECISION}." in list(found.statements())
     write(found, tmp_path / "c.json")
-    assert certificate_facts(tmp_path / "c.json").claim.endswith(SAME_DECISION)
+    assert Certificate.read(tmp_path / "c.json").claim.endswith(SAME_DECISION)
 
 
 # --- real data

@@ -63,7 +63,7 @@ def test_predictions_of_any_model(name: str, capsys: pytest.CaptureFixture[str])
     assert found == pytest.approx(expected.to_dict(), abs=1e-12)
     assert result["groupings"][0]["unknown_rows"] == 50
     printed = capsys.readouterr().out
-    assert "whatever the groups of the 50 rows of unknown race" in printed
+    assert "The race of 50 rows is not known. Whatever it is, dDP lies between" in printed
     change = result["accuracy_difference"]
     right = [(table[model] >= 0.5) == table["target"] for model in ("prob", "other")]
     assert change["value"] == pytest.approx(right[0].mean() - right[1].mean(), abs=1e-12)

@@ -29,7 +29,8 @@ SMALL = {
     "benchmarks/certificate_bound.py": "--epochs 1 --draws 1",
     "benchmarks/do_no_harm.py": "--tables 1",
     "benchmarks/dropin_cost.py": "--repeats 1 --batches 2 --columns 3",
-    "benchmarks/mutation.py": "--mutants 0",
+    "benchmarks/mutation.py": "--mutants 150 --only run_state --tests tests/test_notices.py --out mutation",
+    "benchmarks/run.py": "--quick --only lambda --results results.json --docs docs",
     "benchmarks/prior_knowledge.py": "--data law_bar --seeds 1 --steps names --out evidence",
 }
 TABLE = {"--data.target": "hired", "--data.positive": "yes", "--data.related": "[age,zip]"}

@@ -372,11 +372,23 @@ def test_identifiers_end_the_pass_early(path: str, monkeypatch: pytest.MonkeyPat
         table(path)
 
 
-def test_lost_rows_are_noticed(tmp_path: Path) -> None:
-    data = table(write(tmp_path, people(), files=1, row_group=1000))
-    people(100).to_parquet(tmp_path / "people" / "0.parquet")
+def test_changed_files_are_noticed(tmp_path: Path) -> None:
+    data = table(write(tmp_path, people(), files=1, row_group=500))
+    batches = iter(loader(data, batch_size=10, shuffle=True, buffer_size=20))
+    next(batches)
+    people().sample(frac=1, random_state=0).to_parquet(
+        tmp_path / "people" / "0.parquet", row_group_size=500, index=False
+    )
+    with pytest.raises(InputError, match=r"0\.parquet has changed since the run began"):
+        list(batches)
+
+
+def test_lost_rows_are_noticed(path: str) -> None:
+    data = table(path)
+    assert data._stream is not None
+    counts = [[count[0] + 1, *count[1:]] for count in data._stream.counts]
     with pytest.raises(InputError, match="lost rows"):
-        rows_of(loader(data, shuffle=True))
+        list(StreamedBatches(replace(data._stream, counts=counts), "train", ("inputs",), 64))
 
 
 def test_error_of_the_reading_thread_is_raised() -> None:

@@ -145,7 +145,7 @@ def test_without_matplotlib_the_plot_is_explained_before_anything_is_trained(
 
 
 def test_every_option_of_a_model_is_one_of_grid() -> None:
-    options = set(signature(grid_command).parameters)
+    options = {*signature(grid_command).parameters, *signature(grid).parameters}
     of_data = {"related", "remove", "expose_sensitive", "method"}  # --data.related, --method remove_r, ...
     assert {field.name for field in (*fields(Setting), *fields(Schedule))} - of_data <= options
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import joblib
@@ -22,15 +21,14 @@ from fairrf_lightning.cli.progress import resumable
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, run_settings
-from fairrf_lightning.experiments.run import Job, _Link, _Progress, default_num_workers, run_jobs
+from fairrf_lightning.experiments.run import Job, _Progress, default_num_workers, run_jobs
 from fairrf_lightning.methods import KSMOTE
 
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
 SHORT, ENDLESS = Schedule(epochs=2), Schedule(epochs=1_000_000)
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_results_are_identical_for_any_number_of_workers(backend: str, tmp_path: Path) -> None:
+def test_results_are_identical_for_any_number_of_workers(tmp_path: Path) -> None:
     fair = [Setting(eta=eta) for eta in (0.1, 0.4, 0.7)]
     arl = [Setting(eta=0.0, adversary_lr=lr, pretrain_steps=3, method="arl") for lr in (0.1, 1.0)]
     jobs = [
@@ -41,7 +39,7 @@ def test_results_are_identical_for_any_number_of_workers(backend: str, tmp_path:
     alone = run_jobs(jobs, max_models=4)
     steps: list[int] = []
     path = tmp_path / "results.csv"
-    shared = run_jobs(jobs, max_models=4, workers=2, backend=backend, path=path, advance=steps.append)
+    shared = run_jobs(jobs, max_models=4, workers=2, path=path, advance=steps.append)
     for one, other in zip(alone, shared, strict=True):
         pd.testing.assert_frame_equal(one, other, check_exact=True)
     assert len(pd.read_csv(path)) == 5 * 2 + 2 * 2, "a model of two jobs is trained once"
@@ -60,15 +58,14 @@ def data_that_break(seed: int, *, after: str, kill: bool = False) -> SyntheticDa
     return DATA(seed=seed)
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-def test_an_error_ends_all_workers_and_keeps_what_is_finished(backend: str, tmp_path: Path) -> None:
+def test_an_error_ends_all_workers_and_keeps_what_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     jobs = [
         Job(DATA, [Setting()], [1], ENDLESS),
         Job(partial(data_that_break, after=str(path)), [Setting()], [0, 13], SHORT),
     ]
     with pytest.raises(InputError, match="the table of seed 13 is broken"):
-        run_jobs(jobs, path=path, max_models=1, workers=2, backend=backend)
+        run_jobs(jobs, path=path, max_models=1, workers=2)
     assert pd.read_csv(path)["seed"].tolist() == [0]
 
 
@@ -128,6 +125,10 @@ def test_a_killed_worker_is_explained_and_what_is_finished_is_kept(tmp_path: Pat
     with pytest.raises(InputError, match="run again with fewer workers"):
         run_jobs([Job(data, [Setting()], [0, 13], SHORT)], path=path, max_models=1, workers=2)
     assert pd.read_csv(path)["seed"].tolist() == [0]
+    steps: list[int] = []
+    again = run_settings(DATA, [Setting()], [0, 13], SHORT, path=path, advance=steps.append)
+    assert steps == [2, 1, 1], "the finished model is not trained again"
+    assert again["seed"].tolist() == [0, 13]
 
 
 def test_an_exit_that_is_no_interruption_stays_one() -> None:
@@ -155,7 +156,10 @@ def test_data_that_cannot_be_sent_are_explained() -> None:
     [
         ({"workers": 0}, "workers = 0"),
         ({"backend": "lokey"}, "did you mean 'loky'"),
-        ({"backend": "ray", "workers": 2}, "--backend ray is not installed: pip install ray"),
+        (
+            {"backend": "ray", "workers": 2},
+            r"--backend ray is not installed: pip install 'fairrf-lightning\[ray\]'",
+        ),
     ],
 )
 def test_workers_and_backend_are_checked(
@@ -166,20 +170,6 @@ def test_workers_and_backend_are_checked(
         run_settings(DATA, [Setting()], [0, 1], SHORT, max_models=1, **options)
 
 
-def test_a_backend_of_another_package_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    package = ModuleType("joblibspark")
-    used: list[str] = []
-
-    class Backend(joblib.parallel.ThreadingBackend):  # type: ignore[misc]
-        def start_call(self) -> None:
-            used.append("spark")
-
-    package.register_spark = lambda: joblib.register_parallel_backend("spark", Backend)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "joblibspark", package)
-    run_settings(DATA, [Setting()], [0, 1], SHORT, max_models=1, workers=2, backend="spark")
-    assert used == ["spark"]
-
-
 def test_the_default_number_of_workers_depends_on_the_work() -> None:
     assert default_num_workers(10_000) == 1, "the start of a process would take longer"
     assert default_num_workers(10**9) == joblib.cpu_count()
@@ -188,7 +178,7 @@ def test_the_default_number_of_workers_depends_on_the_work() -> None:
 def test_progress_never_goes_back(tmp_path: Path) -> None:
     job = Job(DATA, [Setting(eta=0.1)], [0], SHORT)
     steps: list[int] = []
-    progress = _Progress(_Link(tmp_path), [job], steps.append)
+    progress = _Progress(tmp_path, [job], steps.append)
     progress.show(0, 2)
     progress.show(0, 0)  # read after the folder was deleted
     assert sum(steps) == job.work

@@ -191,7 +191,7 @@ def test_a_sweep_in_which_all_diverge_says_so(capsys: pytest.CaptureFixture[str]
         (["--max_accuracy_loss", "-1"], "max_accuracy_loss = -1"),
         (["--objective", "val_dp_gap"], "say so by --objective with_s:val_dp_gap"),
         (["--objective", "covariance"], "did you mean 'val_covariance'"),
-        (["--storage", "mine.db"], "expected the address of a database, such as sqlite:///mine.db"),
+        (["--storage", "mine.db"], "expected an address such as sqlite:///mine.db"),
         (["--storage", "sqlite:///none/mine.db"], "there is no folder none"),
         (["--storage", "sqlite:///notes.txt"], "this database cannot be used: "),
         (["--storage", "mysql+nodriver://me:secret@host/db"], "--storage mysql+nodriver://me:***@host/db"),

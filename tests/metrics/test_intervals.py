@@ -460,3 +460,26 @@ def test_the_largest_of_two_gaps_is_covered_and_no_limit_ignores_one(
     assert torch.equal(high, torch.maximum(singles[0][1], singles[1][1]))
     assert (low <= torch.maximum(singles[0][0], singles[1][0]) + 1e-6).all()
     assert (low > 0).double().mean() > 0.95  # the gap of the negatives is beyond doubt
+
+
+@pytest.mark.parametrize(
+    ("sums", "counts", "squares", "expected"),
+    [
+        ([[1, 0, 4]], [[40, 25, 60]], None, (0.0, 0.1451)),
+        ([[20, 22, 19, 30]], [[50, 50, 50, 70]], None, (0.0, 0.2)),
+        ([[10, 45, 60]], [[80, 90, 75]], None, (0.5404, 0.7746)),
+        ([[20, 20, 40, 40, 40]], [[50, 50, 60, 60, 60]], None, (0.0275, 0.358)),
+        ([[30, 40, 52], [5, 9, 12]], [[60, 60, 60], [90, 40, 100]], None, (0.1869, 0.5079)),
+        ([[12, 15, 9]], [[30, 30, 25]], [[6, 9, 4.5]], (0.0, 0.2583)),
+    ],
+    ids=["rare", "near 0", "clear", "ties", "two conditions", "scores"],
+)
+def test_limits_of_several_groups_are_those_whose_coverage_was_measured(
+    sums: list[list[float]],
+    counts: list[list[float]],
+    squares: list[list[float]] | None,
+    expected: tuple[float, float],
+) -> None:
+    parts = [None if part is None else torch.tensor(part).double() for part in (counts, sums, squares)]
+    limits = as_floats(gap_interval(RateSample.of_sums(*parts)))  # type: ignore[arg-type]
+    assert limits == pytest.approx(expected, abs=1e-3)

@@ -23,6 +23,7 @@ from fairrf_lightning.metrics.paired import (
     decision_correlation,
     difference_test,
     gap_difference_interval,
+    mean_correlation,
     paired_difference_interval,
 )
 from tests.metrics.samples import DRAWS, sample
@@ -110,6 +111,41 @@ def test_exchanging_the_models_mirrors_the_interval(conditions: int, groups: int
     mirrored = gap_difference_interval(second, first, correlation)
     assert low < first.gap - second.gap < high
     assert [-mirrored[1].item(), -mirrored[0].item()] == pytest.approx([low.item(), high.item()], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts", "correlation", "expected"),
+    [
+        ([[30, 60]], [[40, 55]], [[100, 100]], 0.55, (0.0124, 0.2758)),
+        ([[3, 60]], [[5, 40]], [[20, 200]], 0.4, (-0.2476, 0.4567)),
+        ([[10, 45, 60]], [[20, 40, 50]], [[80, 90, 75]], 0.5, (0.1147, 0.4004)),
+        ([[30, 32]], [[33, 31]], [[100, 100]], 0.8, (-0.1611, 0.1636)),
+        (
+            [[30, 40, 52], [5, 9, 12]],
+            [[32, 38, 40], [8, 9, 12]],
+            [[60, 60, 60], [90, 40, 100]],
+            0.4,
+            (0.0491, 0.4782),
+        ),
+    ],
+    ids=["clear", "unequal sizes", "three groups", "both near 0", "two conditions"],
+)
+def test_limits_are_those_whose_coverage_was_measured(
+    first: list[list[int]],
+    second: list[list[int]],
+    counts: list[list[int]],
+    correlation: float,
+    expected: tuple[float, float],
+) -> None:
+    rows = torch.tensor(counts).double()
+    models = [RateSample.of_sums(rows, torch.tensor(sums).double()) for sums in (first, second)]
+    limits = gap_difference_interval(models[0], models[1], torch.full_like(rows, correlation))
+    assert [limit.item() for limit in limits] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_constant_model_has_no_correlation_with_another() -> None:
+    covariance, variances = torch.tensor([0.0, 0.03]), torch.tensor([0.0, 0.09])
+    assert mean_correlation(covariance, variances, torch.tensor(0.04)).tolist() == pytest.approx([0.0, 0.5])
 
 
 def test_a_model_against_itself_shows_no_difference() -> None:

@@ -7,14 +7,22 @@ import io
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase
 
 from fairrf_lightning.cli import main
 
 SHORT = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
 SHORT += ["--trainer.enable_model_summary=false"]
-_MAX_LINES = 6
+_MAX_LINES = 3
+# Settings of hypothesis. Without shrinking: each try is a whole command.
+WHOLE_COMMANDS: dict[str, Any] = {
+    "deadline": None,
+    "phases": (Phase.explicit, Phase.reuse, Phase.generate),
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
 
 
 def outcome(arguments: list[str], folder: Path) -> str:

@@ -11,40 +11,22 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.reliability.outcome import SHORT, outcome
+from tests.reliability.outcome import SHORT, WHOLE_COMMANDS, outcome
 
 DATA = ["--data=synthetic", "--data.n_rows=300", "--data.batch_size=60"]
 COMMANDS = ("test", "predict", "validate", "fit", "audit")
 Path_ = tuple[Any, ...]
 REMOVED = "(removed)"
+# fmt: off
 VALUES: list[Any] = [
-    REMOVED,
-    None,
-    "",
-    "text",
-    0,
-    -1,
-    10**12,
-    1.5,
-    float("nan"),
-    True,
-    [],
-    ["a"],
-    {},
-    {"a": 1},
+    REMOVED, None, "", "text", 0, -1, 10**12, 1.5, float("nan"), True, b"bytes",
+    [], ["a"], (), {}, {"a": 1}, {1: 2},
+    torch.zeros(()), torch.zeros(0), torch.zeros(3, 5), torch.tensor([float("nan")]),
 ]
-VALUES += [
-    {1: 2},
-    (),
-    torch.zeros(()),
-    torch.zeros(0),
-    torch.zeros(3, 5),
-    torch.tensor([float("nan")]),
-    b"bytes",
-]
+# fmt: on
 
 
 @functools.cache
@@ -110,32 +92,29 @@ def test_unchanged_checkpoint_works() -> None:
         assert _run(command, checkpoint()) == ""
 
 
-# Without shrinking: a change is small already, and each try is a whole command.
-_OPTIONS: dict[str, Any] = {
-    "deadline": None,
-    "phases": (Phase.explicit, Phase.reuse, Phase.generate),
-    "suppress_health_check": [HealthCheck.too_slow],
-}
 CHANGES = st.tuples(st.integers(0, 10**6), st.sampled_from(VALUES))
 
 
-@given(change=CHANGES, command=st.sampled_from(COMMANDS))
-@settings(max_examples=12, derandomize=True, **_OPTIONS)
-def test_changed_state_is_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
+def _check_changed(change: tuple[int, Any], command: str) -> None:
     number, value = change
     _run(command, _changed(places()[number % len(places())], value))
+
+
+@given(change=CHANGES, command=st.sampled_from(COMMANDS))
+@settings(max_examples=12, derandomize=True, **WHOLE_COMMANDS)
+def test_changed_state_is_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
+    _check_changed(change, command)
 
 
 @pytest.mark.slow
 @given(change=CHANGES, command=st.sampled_from(COMMANDS))
-@settings(max_examples=400, **_OPTIONS)
+@settings(max_examples=400, **WHOLE_COMMANDS)
 def test_many_changed_states_are_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
-    number, value = change
-    _run(command, _changed(places()[number % len(places())], value))
+    _check_changed(change, command)
 
 
 @given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), length=st.floats(0, 1))
-@settings(max_examples=5, derandomize=True, **_OPTIONS)
+@settings(max_examples=5, derandomize=True, **WHOLE_COMMANDS)
 def test_damaged_file_is_refused(position: float, bit: int, length: float) -> None:
     content = bytearray(_file())
     assert _run("test", bytes(content[: int(length * (len(content) - 1))])), "a part of a file was loaded"

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.reliability.outcome import SHORT, outcome
+from tests.reliability.outcome import SHORT, WHOLE_COMMANDS, outcome
 
 Array = np.ndarray[Any, Any]
 KINDS = (
@@ -137,22 +137,14 @@ def _fit(table: Table) -> None:
         )
 
 
-# Without shrinking: each try is a whole fit.
-_OPTIONS: dict[str, Any] = {
-    "deadline": None,
-    "phases": (Phase.explicit, Phase.reuse, Phase.generate),
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
-}
-
-
 @given(table=tables())
-@settings(max_examples=12, derandomize=True, **_OPTIONS)
+@settings(max_examples=12, derandomize=True, **WHOLE_COMMANDS)
 def test_random_table_is_trained_on_or_refused(table: Table) -> None:
     _fit(table)
 
 
 @pytest.mark.slow
 @given(table=tables())
-@settings(max_examples=400, **_OPTIONS)
+@settings(max_examples=400, **WHOLE_COMMANDS)
 def test_many_random_tables_are_trained_on_or_refused(table: Table) -> None:
     _fit(table)

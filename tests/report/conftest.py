@@ -1,12 +1,13 @@
 """Facts with everything on the page, and names that try to be markup."""
 
+import numpy as np
 import pytest
 
+from fairrf_lightning.certificate import Certificate, GapBound, Knowledge
+from fairrf_lightning.certificate.bound import Box
 from fairrf_lightning.report.facts import (
     Absent,
     AccuracyAgainst,
-    CertificateFacts,
-    CertifiedGap,
     DataFacts,
     Dependence,
     Estimate,
@@ -23,6 +24,24 @@ from fairrf_lightning.report.facts import (
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 CLOSING = "</script><script>window.hacked=1</script>"
 LONG = "a column whose name is longer than any phone is wide, by a good deal, and has_no_place_to_break" * 2
+
+
+def _certificate() -> Certificate:
+    known = {"age": (-0.1, 0.02), HOSTILE: (-1.0, 1.0), "job": (0.25, 0.25)}
+    low, high = np.array(list(known.values())).T
+    bounds = {"share": 0.5, "paper": 0.4, "tight": 0.25, "binary": 0.2}
+    return Certificate(
+        rows={
+            "prob": GapBound(-0.25, 0.05, (-0.5, 0.1), bounds, 0.3),
+            "hard": GapBound(-0.2, 0.03, (-0.5, 0.1), bounds, 0.4),
+        },
+        population={"prob": None, "hard": 0.22},
+        measured={"prob": -0.1, "hard": -0.13},
+        num_rows=900,
+        level=0.95,
+        widened=0.0,
+        knowledge=Knowledge(list(known), Box(low, high), (0.32, 0.32), HOSTILE, CLOSING),
+    )
 
 
 @pytest.fixture(scope="session")
@@ -66,18 +85,7 @@ def facts() -> Facts:
         dependences=[Dependence("age", 0.012, 0.034), Dependence(HOSTILE, 0.02, 0.01)],
         fronts=[Front("5 settings", points, "Chosen without S.")],
         training=Training(paths, paths, 1, "the best val_objective"),
-        certificate=CertificateFacts(
-            "Without S, dDP of decisions is certified to be at most 20.0 points",
-            HOSTILE,
-            CLOSING,
-            [
-                CertifiedGap("hard", -0.2, 0.03, {"share": 0.5, "binary": 0.2}, 0.22, -0.13),
-                CertifiedGap("prob", -0.25, 0.05, {"share": 0.6, "binary": 0.25}),
-            ],
-            {"age": (-0.1, 0.02), HOSTILE: (-1.0, 1.0), "job": (0.25, 0.25)},
-            (0.32, 0.32),
-            ["Nothing is said of dEO."],
-        ),
+        certificate=_certificate(),
         data=DataFacts(
             "adult",
             {"train": 22611, "test": 13567},

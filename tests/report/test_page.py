@@ -86,7 +86,7 @@ def test_the_page_and_the_card_say_the_same(facts: Facts, parts: Sequence[Sectio
 
 def test_a_table_of_the_card_has_as_many_cells_in_each_row(facts: Facts, parts: Sequence[Section]) -> None:
     tables = re.findall(r"(?:^\|.*\n)+", render_card(facts, parts), flags=re.MULTILINE)
-    assert len(tables) == sum(len(part.tables) + bool(part.pairs) for part in parts) == 12
+    assert len(tables) == sum(len(part.tables) + bool(part.pairs) for part in parts) == 11
     for table in tables:
         cells = {len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}
         assert len(cells) == 1, table

@@ -48,6 +48,15 @@ def test_predictions_of_any_model_are_audited_with_a_report(cli: Cli) -> None:
     assert "| sex x race |" in card
 
 
+SOURCE = {"path": "p.csv", "data": None, "split": None, "against": None}
+
+
+def audited(target: Any, groups: pd.DataFrame, *probs: Any, against: str | None = None) -> dict[str, Any]:
+    """Return the audit of one model, or of two, as in ``audit.json``."""
+    source = SOURCE | {"against": against}
+    return audit(Scores.of_arrays(target, np.stack(probs), groups, source=source)).to_dict()
+
+
 @pytest.fixture
 def result() -> dict[str, Any]:
     """Return an audit of next to nothing."""
@@ -109,9 +118,7 @@ def test_the_headline_says_which_groups_the_gap_lies_between() -> None:
     rng = np.random.default_rng(0)
     groups = pd.DataFrame({"race": ["a"] * 500 + ["b"] * 500 + ["c"] * 3})
     probs = np.r_[rng.uniform(0.3, 1.0, 500), rng.uniform(0.0, 0.7, 500), [0.9] * 3]
-    source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    scores = Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)
-    said = audit_facts(audit(scores).to_dict()).verdict.sentences
+    said = audit_facts(audited((probs > 0.4).astype(int), groups, probs)).verdict.sentences
     rates = [f"{100 * (part >= 0.5).mean():.1f} %" for part in (probs[:500], probs[500:1000])]
     assert f"Selection rates by race: highest for a ({rates[0]}), lowest for b ({rates[1]})." in said
 
@@ -129,9 +136,7 @@ def test_why_there_is_nothing_to_compare_is_said(
 ) -> None:
     probs = np.linspace(0, 1, 50)
     groups = pd.DataFrame({"race": pd.Series(values, dtype="string")})
-    source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    scores = Scores.of_arrays((probs > 0.4).astype(int), probs[None], groups, source=source)
-    result = audit(scores).to_dict()
+    result = audited((probs > 0.4).astype(int), groups, probs)
     assert expected in audit_facts(result).verdict.sentences
     print_audit(result)
     assert expected in capsys.readouterr().out
@@ -141,9 +146,7 @@ def test_the_headline_of_a_nearly_constant_model_names_no_gap() -> None:
     rng = np.random.default_rng(0)
     groups = pd.DataFrame({"sex": ["f", "m"] * 1000})
     probs = np.where(np.arange(2000) < 3, 0.9, 0.1)
-    source = {"path": "p.csv", "data": None, "split": None, "against": None}
-    target = rng.integers(0, 2, 2000)
-    facts = audit_facts(audit(Scores.of_arrays(target, probs[None], groups, source=source)).to_dict())
+    facts = audit_facts(audited(rng.integers(0, 2, 2000), groups, probs))
     title = facts.verdict.title
     assert title.startswith(
         "Almost every decision is the same: 99.9 % are negative, balanced accuracy is 0.5"
@@ -151,6 +154,28 @@ def test_the_headline_of_a_nearly_constant_model_names_no_gap() -> None:
     assert "small" not in title
     assert not any("dDP" in line or "gap" in line for line in facts.verdict.sentences)
     assert not facts.notices, "the headline has it"
+
+
+def test_the_headline_of_a_model_that_accepts_few_names_no_gap() -> None:
+    """40 of 500 true positives and none of 1,500 negatives are accepted."""
+    groups = pd.DataFrame({"sex": ["f", "m"] * 1000})
+    target = (np.arange(2000) < 500).astype(int)
+    few, many = (np.where(np.arange(2000) < accepted, 0.9, 0.1) for accepted in (40, 450))
+    alone, both, reverse = (
+        audit_facts(result).verdict
+        for result in (
+            audited(target, groups, few),
+            audited(target, groups, few, many, against="vanilla"),
+            audited(target, groups, many, few, against="few"),
+        )
+    )
+    assert alone.title.startswith("It hardly distinguishes people: 2.0 % of decisions are positive and")
+    assert both.title.startswith("Its decisions have collapsed: 2.0 % of decisions are positive and")
+    assert "against 22.5 % and 0.95 of vanilla" in both.title
+    for verdict in (alone, both):
+        assert verdict.tone == "unknown"
+        assert "dDP" not in verdict.title
+    assert "collapsed" not in reverse.title
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,20 @@ import pytest
 
 from fairrf_lightning.report.facts import (
     AccuracyAgainst,
-    CertificateFacts,
     Estimate,
+    Facts,
     History,
     MeasuredGap,
     Tone,
     Training,
 )
 from fairrf_lightning.report.text import (
-    DASH,
     comparison_verdict,
     gaps_verdict,
-    percent,
-    points,
     several_gaps,
     unmeasured_verdict,
 )
+from fairrf_lightning.wording import DASH, percent, points
 
 NAN = float("nan")
 LESS, SAME, MORE = (-0.06, -0.02), (-0.04, 0.01), (0.01, 0.05)
@@ -123,15 +121,14 @@ def test_gaps_alone(estimates: list[tuple[float, float, float]], tone: Tone, tit
     assert verdict.title.startswith(title)
 
 
-def test_without_s_the_penalties_and_a_certificate_are_what_is_known() -> None:
+def test_without_s_the_penalties_and_a_certificate_are_what_is_known(facts: Facts) -> None:
     training = Training([], [History("age", [0, 1], [0.3, 0.1])], chosen_epoch=1)
     verdict = unmeasured_verdict(Estimate(0.8), training, None)
     assert verdict.tone == "unknown"
     assert "penalty on age is 0.100 on validation; the largest in training was 0.300" in verdict.sentences[1]
-    claimed = unmeasured_verdict(
-        None, None, CertificateFacts("dDP is at most 20 points.", "Female", "", [], {}, (0.3, 0.3))
-    )
-    assert claimed.title == "dDP is at most 20 points."
+    claimed = unmeasured_verdict(None, None, facts.certificate)
+    expected = "Without S, dDP of decisions is certified to be at most 20.0 points, if the given numbers hold"
+    assert claimed.title == expected
 
 
 def test_numbers_that_are_not_known_are_dashes() -> None:

@@ -1,0 +1,122 @@
+"""Grids on a real Dask cluster and a real Ray cluster of two nodes, with a worker killed in the middle."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from torch import Tensor
+
+from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.experiments import Schedule, Setting, Stack, run_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
+SETTINGS = [Setting(eta=eta) for eta in (0.1, 0.4, 0.7)]
+SHORT = Schedule(epochs=2)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of other projects
+]
+
+
+@pytest.fixture(scope="module", params=["dask", "ray"])
+def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start a cluster of two workers that finds the tests, and name it where the engine looks for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        if request.param == "ray":
+            yield from start_ray(patch)
+        else:
+            yield from start_dask(patch, tmp_path_factory.mktemp("dask"))
+
+
+def start_dask(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
+    distributed = pytest.importorskip("distributed", reason="needs fairrf-lightning[dask]")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, local_directory=str(folder)) as cluster:
+        patch.setenv("DASK_SCHEDULER_ADDRESS", cluster.scheduler_address)
+        import dask  # noqa: PLC0415 - an optional dependency
+
+        with dask.config.set(
+            {"scheduler-address": cluster.scheduler_address}
+        ):  # the variable is read at import
+            yield "dask"
+
+
+def start_ray(patch: pytest.MonkeyPatch) -> Iterator[str]:
+    ray = pytest.importorskip("ray", reason="needs fairrf-lightning[ray]")
+    from ray.cluster_utils import Cluster  # noqa: PLC0415 - an optional dependency
+
+    # The paths of its sockets must be short.
+    head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"/tmp/r{os.getpid()}"}  # noqa: S108
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(num_cpus=1)
+        patch.setenv("RAY_ADDRESS", cluster.address)
+        yield "ray"
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def die_once(stack: Stack, marker: Path) -> dict[str, Tensor]:
+    """Evaluate, but kill the worker that has trained eta 0.4 first."""
+    if stack.settings[0].eta == 0.4 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return stack.evaluate()
+
+
+def test_a_killed_worker_loses_nothing_and_results_are_equal_to_the_last_digit(
+    engine: str, tmp_path: Path
+) -> None:
+    alone = run_settings(DATA, SETTINGS, [0, 1], SHORT, max_models=2)
+    marker, steps = tmp_path / "killed", list[int]()
+    shared = run_settings(
+        DATA,
+        SETTINGS,
+        [0, 1],
+        SHORT,
+        path=tmp_path / "results.csv",
+        max_models=2,
+        workers=None,
+        backend=engine,
+        evaluate=partial(die_once, marker=marker),
+        advance=steps.append,
+    )
+    assert marker.exists()
+    assert sum(steps) == 3 * 2 * 2
+    pd.testing.assert_frame_equal(alone, shared, check_exact=True)
+
+
+def break_elsewhere(seed: int, here: int) -> SyntheticDataModule:
+    if seed == 13 and os.getpid() != here:
+        raise InputError("the table of seed 13 is broken.")
+    return DATA(seed=seed)
+
+
+def test_an_error_of_the_input_is_that_of_one_process(engine: str) -> None:
+    data = partial(break_elsewhere, here=os.getpid())
+    with pytest.raises(InputError, match="the table of seed 13 is broken"):
+        run_settings(data, [Setting()], [0, 13], SHORT, max_models=1, workers=None, backend=engine)
+
+
+def test_the_command_gives_the_same_rows(engine: str, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "train.py"), "grid", "--data", "synthetic", "--data.n_rows", "1000"]
+    command += ["--eta", "0.2,0.6", "--seeds", "2", "--epochs", "2", "--plot", "false", "--report", "false"]
+    for backend in ("loky", engine):
+        options = ["--max_models", "2", "--backend", backend, "--out", str(tmp_path / backend)]
+        subprocess.run([*command, *options], check=True)
+    here, there = (
+        pd.read_csv(tmp_path / backend / "results.csv", dtype=str).set_index("key").sort_index()
+        for backend in ("loky", engine)
+    )
+    assert len(here) == 3 * 2
+    pd.testing.assert_frame_equal(here, there, check_like=True)
