@@ -28,11 +28,11 @@ set -e
 mount --make-rprivate /
 mount --bind "$1/hosts" /etc/hosts
 mount --bind "$2" "$3"
-for disk in "$1"/*_disk; do mount -t tmpfs -o ro none "$disk"; done
+for disk in "$1"/*_disk; do mount -t tmpfs -o ro tmpfs "$disk"; done
 if [ -d "$1/shared" ]; then mount --bind "$1/shared" "$1/shared"; fi
 mount -o remount,bind,ro /
-mount -t tmpfs none /dev/shm
-mount -t proc none /proc
+mount -t tmpfs tmpfs /dev/shm
+mount -t proc proc /proc
 hostname "$4"
 ip link set lo up
 touch "$3/booted"

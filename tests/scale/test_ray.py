@@ -25,7 +25,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of Ray, about itself
 ]
 PAGE = TRAIN.parent / "docs" / "ray.md"
-NO_USAGE_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0"}
+# No statistics are sent, and memory that other programs of this machine use is no reason to kill a worker.
+SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"}
 REPORT = """
 import json
 Path("found.json").write_text(json.dumps({"metrics": result.metrics, "path": str(run.path)}))
@@ -71,7 +72,7 @@ def cluster() -> Iterator[tuple[Host, Host, Path]]:
 def _ray_start(host: Host, *options: str) -> None:
     ray = str(Path(sys.executable).with_name("ray"))
     sizes = ["--num-cpus=1", "--object-store-memory=100000000", f"--node-ip-address={host.address}"]
-    process = host.start([ray, "start", *options, *sizes], **NO_USAGE_STATISTICS)
+    process = host.start([ray, "start", *options, *sizes], **SETTINGS)
     assert process.wait(timeout=200) == 0, host.output
 
 
@@ -82,7 +83,7 @@ def with_ray(cluster: tuple[Host, Host, Path]) -> dict[str, Any]:
     code = _code_of_the_page().replace("/shared/ray", str(shared))
     (first.work / "page.py").write_text(code + REPORT, encoding="utf-8")
     address = f"{first.address}:6379"
-    process = first.start([sys.executable, "page.py"], RAY_ADDRESS=address, **NO_USAGE_STATISTICS)
+    process = first.start([sys.executable, "page.py"], RAY_ADDRESS=address, **SETTINGS)
     assert process.wait(timeout=500) == 0, first.output
     return _found(first.work)
 
