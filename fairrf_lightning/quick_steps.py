@@ -50,7 +50,9 @@ class _QuickOptimization(_AutomaticOptimization):
         module._current_fx_name = before  # noqa: SLF001
         resets.increment_ready()
         resets.increment_started()
-        optimizer.zero_grad()
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None  # as zero_grad does, which first enters the context of a profiler
         resets.increment_completed()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
