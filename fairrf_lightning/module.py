@@ -224,12 +224,6 @@ class FairRFModule(LightningModule):
             if callable(self.hparams.get(name)):
                 del self.hparams[name]
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move a batch to the device; on the CPU it is there already, and is not searched for tensors."""
-        if device.type == "cpu":
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
     def unpack(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return inputs, target and groups of a dict or tuple batch; the target may be empty at predict."""
         if isinstance(batch, Mapping):
