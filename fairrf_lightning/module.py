@@ -19,7 +19,6 @@ from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
-from fairrf_lightning.quick_steps import take_quick_steps
 from fairrf_lightning.run_state import start_fresh
 
 
@@ -224,12 +223,6 @@ class FairRFModule(LightningModule):
             if callable(self.hparams.get(name)):
                 del self.hparams[name]
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Move a batch to the device; on the CPU it is there already, and is not searched for tensors."""
-        if device.type == "cpu":
-            return batch
-        return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
     def unpack(self, batch: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return inputs, target and groups of a dict or tuple batch; the target may be empty at predict."""
         if isinstance(batch, Mapping):
@@ -365,8 +358,6 @@ class FairRFModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Restore the random state and sums of the checkpoint, if there was one."""
-        if type(self).training_step is FairRFModule.training_step:
-            take_quick_steps(self.trainer, self)
         if self.correction is not None:
             raise InputError(
                 "a corrected model cannot be trained: resume from the checkpoint before the correction."

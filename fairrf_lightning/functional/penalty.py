@@ -223,7 +223,7 @@ class _WeightedCovariances(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, related: Tensor, weights: Tensor, is_logit: bool) -> Any:  # type: ignore[override]  # noqa: FBT001
+    def forward(ctx: Any, values: Tensor, related: Tensor, weights: Tensor, is_logit: bool) -> Any:  # noqa: FBT001
         preds = values.sigmoid() if is_logit else values
         mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
         centred = related - mean_related

@@ -290,7 +290,9 @@ def certificate_section(facts: Facts) -> Section:
         plots=[certificate_plot(found)],
         tables=[
             Table("Certified bounds, points", heading, [*bounds, *certified]),
-            Table(f"Known about {known.group}", list(correlations), correlations.to_numpy().tolist()),
+            Table(
+                f"Known about {known.group}", correlations.columns.tolist(), correlations.to_numpy().tolist()
+            ),
         ],
         points=list(found.statements()),
     )
