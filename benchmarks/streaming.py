@@ -5,8 +5,8 @@ trains FairRF for one epoch, each time in a process of its own: in memory and st
 fits, several times (the fastest round counts, as other work on the machine only slows down), then streamed
 from the whole directory, and the same on two ranks.
 
-``--scan`` compares the reader, without a model, with a plain scan of the same files by pyarrow. ``--memory 1 10 100``
-trains on so many million narrow rows in processes that may not take more than ``--limit-mb``.
+``--scan`` compares the reader, without a model, with a plain scan of the same files by pyarrow.
+``--memory 1 10 100`` trains on tables of 1, 10 and 100 million narrow rows, within ``--limit-mb``.
 """
 
 from __future__ import annotations

@@ -280,7 +280,8 @@ class RelatedFeaturePenalty(nn.Module):
         key = (weights._version, preds.shape[0], preds.dtype, self.eta)  # noqa: SLF001 - counts changes in place
         if self._cached[0] is not weights or self._cached[1] != key:
             self._cached = weights, key, self._column_weights(preds.dtype) / preds.shape[0]
-        return self._cached[2]
+        cached: Tensor = self._cached[2]
+        return cached
 
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)

@@ -29,6 +29,14 @@ BEST = "best.ckpt"
 LAST = "last.ckpt"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _Handler = Callable[[int, FrameType | None], None]
+_SCORES = (
+    "best_k_models",
+    "best_model_path",
+    "best_model_score",
+    "kth_best_model_path",
+    "kth_value",
+    "last_model_path",
+)
 _NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 
 
@@ -89,6 +97,11 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for signals, and count the steps since the last save."""
         self.on_sanity_check_start(trainer, pl_module)
+        # A node without the first one's disk does not find the best checkpoint, and would forget its score.
+        for name, value in trainer.strategy.broadcast(
+            {name: getattr(self, name) for name in _SCORES}
+        ).items():
+            setattr(self, name, value)
         if self._resumed_step not in (None, trainer.global_step):
             raise InputError(
                 f"--ckpt_path {trainer.ckpt_path}: it was saved at step {self._resumed_step}, but its loops "

@@ -54,9 +54,8 @@ def summarise(results: pd.DataFrame) -> pd.DataFrame:
     grouped = results.assign(**flags).groupby(SETTING_COLUMNS, sort=False, dropna=False)
     counts = {MODELS: grouped.size(), **{name: grouped[name].sum() for name in flags}}
     spread = grouped[metrics].std(ddof=1).add_suffix("_std")
-    return (
-        grouped[metrics].mean().assign(**counts).join(spread).copy().reset_index()
-    )  # a copy: not fragmented
+    means = grouped[metrics].mean().assign(**counts)
+    return means.join(spread).copy().reset_index()  # a copy is not fragmented
 
 
 class Eligible(NamedTuple):
@@ -284,7 +283,7 @@ class Interval(NamedTuple):
 
 def mean_interval(values: Iterable[float], level: float = 0.95) -> Interval:
     """Return the t-interval of a mean over seeds; NaN for a single seed."""
-    from scipy import stats  # noqa: PLC0415 - an optional dependency
+    from scipy import stats  # noqa: PLC0415 - slow to import
 
     array = np.array(list(values), dtype=float)
     mean = float(array.mean())

@@ -19,7 +19,6 @@ from typing import Any, TypeAlias
 
 import optuna
 import pandas as pd
-import torch
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -334,15 +333,8 @@ class _Progress:
 @contextmanager
 def _helpers(search: _Search, connection: tuple[Any, ...], number: int) -> Iterator[None]:
     """Start more processes that work on the same study."""
-    if number == 0:
-        yield
-        return
-    threads, own = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // (number + 1))
     context = get_context("spawn")
-    processes = [
-        context.Process(target=_help, args=(search, connection, own), daemon=True) for _ in range(number)
-    ]
-    torch.set_num_threads(own)
+    processes = [context.Process(target=_help, args=(search, connection), daemon=True) for _ in range(number)]
     for process in processes:
         process.start()
     try:
@@ -352,13 +344,11 @@ def _helpers(search: _Search, connection: tuple[Any, ...], number: int) -> Itera
     finally:
         for process in processes:
             process.terminate()
-        torch.set_num_threads(threads)
 
 
-def _help(search: _Search, connection: tuple[Any, ...], threads: int) -> None:
+def _help(search: _Search, connection: tuple[Any, ...]) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=".*LeafSpec.*")  # as in `cli.main`
-    torch.set_num_threads(threads)
     with suppress(KeyboardInterrupt), quiet_optuna():
         search.work(open_study(*connection), lambda _: None, lambda _: None)
 

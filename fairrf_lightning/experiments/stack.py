@@ -215,7 +215,9 @@ class Stack:
         owners = data.encoder.owners if data.penalty_columns is None else data.related_columns
         features = list(dict.fromkeys(f for setting in self.settings for f in setting.related_in(data)))
         for name in features:
-            _check_feature(name, owners)
+            if name not in owners:
+                hint = f"(S has to be opted in by name); {did_you_mean(name, owners)}"
+                raise InputError(f"related: there is no feature '{name}' {hint}")
         mask = torch.tensor([[f in setting.related_in(data) for f in features] for setting in self.settings])
         shape = (len(self.seeds), len(self.settings))
         penalty = RelatedFeaturePenalty(
@@ -248,12 +250,6 @@ def _read(make_data: MakeData, config: StackConfig, seeds: Sequence[int]) -> lis
     parts = [make_data(seed=seed, **options) for seed in seeds]
     parts[0].prepare_data()
     return parts
-
-
-def _check_feature(name: str, owners: dict[str, list[int]]) -> None:
-    if name not in owners:
-        hint = did_you_mean(name, owners)
-        raise InputError(f"related: there is no feature '{name}' (S has to be opted in by name); {hint}")
 
 
 def _backbone_maker(config: StackConfig) -> Callable[[int], nn.Module]:

@@ -71,7 +71,7 @@ def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
     main(["report", str(RUN), "--out", "elsewhere"])
     card = Path("elsewhere/model_card.md").read_text(encoding="utf-8")
     assert "**Fairness to groups is not measured here**" in card
-    assert "penalty on height is" in card
+    assert "Dependence on height (penalty R) is" in card
     assert "The data have no sensitive attribute." in card
     assert "lambda" in card
     page = Path("elsewhere/report.html").read_text(encoding="utf-8")

@@ -125,6 +125,10 @@ def test_a_killed_worker_is_explained_and_what_is_finished_is_kept(tmp_path: Pat
     with pytest.raises(InputError, match="run again with fewer workers"):
         run_jobs([Job(data, [Setting()], [0, 13], SHORT)], path=path, max_models=1, workers=2)
     assert pd.read_csv(path)["seed"].tolist() == [0]
+    steps: list[int] = []
+    again = run_settings(DATA, [Setting()], [0, 13], SHORT, path=path, advance=steps.append)
+    assert steps == [2, 1, 1], "the finished model is not trained again"
+    assert again["seed"].tolist() == [0, 13]
 
 
 def test_an_exit_that_is_no_interruption_stays_one() -> None:
