@@ -221,7 +221,7 @@ def accuracy_sentences(accuracy: Estimate | None, against: AccuracyAgainst | Non
 
 
 def _in_brackets(estimate: Estimate) -> str:
-    """Return the interval in brackets, after a space; empty if there is none."""
+    """Return the interval in brackets, after a space, or nothing if it is not known."""
     return f" (95 % interval {interval(estimate)})" if estimate.has_interval else ""
 
 

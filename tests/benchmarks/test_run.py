@@ -17,7 +17,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of other libraries, as in t
 @pytest.mark.parametrize("name", ["lambda", "metrics", "step"])
 def test_a_row_has_times_and_ratios(name: str) -> None:
     row = run.measure(name, quick=True)
-    assert not row["not_run"]
+    # Peers are in the extra `benchmarks`, which `test` does not include.
+    assert all(reason.startswith("ModuleNotFoundError") for reason in row["not_run"].values())
     assert row["comparisons"]
     for times in row["times"].values():
         assert len(times["cpu"]) == len(times["wall"]) > 0
