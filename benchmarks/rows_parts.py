@@ -83,10 +83,12 @@ def lambda_row(*, quick: bool) -> Row:
     """Weights of related features: exact solution against general solvers and the paper's search."""
     row = new_row()
     draw = torch.Generator().manual_seed(0)
-    for size in (3, 1000, 10_000 if quick else 1_000_000):
-        # Covariances of columns that are unrelated, over a batch of 512.
+    # Covariances of columns that are unrelated, over a batch of 512; and uniform numbers, where the search is quicker.
+    for size, kind in ((3, ""), (1000, ""), (1000, "uniform, "), (10_000 if quick else 1_000_000, "")):
         penalties = (torch.randn(size, generator=draw, dtype=torch.float64) * 0.3 / BATCH**0.5).abs()
-        values, prefix = penalties.numpy(), f"K = {size:,}: "
+        if kind:
+            penalties = torch.rand(size, generator=draw, dtype=torch.float64)
+        values, prefix = penalties.numpy(), f"{kind}K = {size:,}: "
         ways: dict[str, Way] = {
             OURS: partial(solve_lambda, penalties, BETA),
             "the paper's interval search": partial(interval_search, penalties, BETA),
@@ -94,7 +96,7 @@ def lambda_row(*, quick: bool) -> Row:
         if size <= 1000:
             ways["cvxpy"] = partial(cvxpy_weights, values, BETA)
         alternate(row, ways, 3 if quick else 7, 1 if quick or size > 1000 else 20, prefix)
-        if size == 3 or (size == 1000 and not quick):
+        if not kind and (size == 3 or (size == 1000 and not quick)):
             slow: dict[str, Way] = {OURS: ways[OURS], "quadprog": partial(quadprog_weights, values, BETA)}
             alternate(row, slow, 3, prefix=f"{prefix}once: ")
             faster(row, "quadprog", 20.0 if size == 1000 else None, f"{prefix}once: ")
