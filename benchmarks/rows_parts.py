@@ -83,7 +83,7 @@ def lambda_row(*, quick: bool) -> Row:
     """Weights of related features: exact solution against general solvers and the paper's search."""
     row = new_row()
     draw = torch.Generator().manual_seed(0)
-    # Covariances of columns that are unrelated, over a batch of 512; and uniform numbers, where the search is quicker.
+    # Covariances of unrelated columns, over a batch of 512; and uniform numbers, where the search is quicker.
     for size, kind in ((3, ""), (1000, ""), (1000, "uniform, "), (10_000 if quick else 1_000_000, "")):
         penalties = (torch.randn(size, generator=draw, dtype=torch.float64) * 0.3 / BATCH**0.5).abs()
         if kind:
