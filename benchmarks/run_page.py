@@ -35,8 +35,8 @@ An MLP 64-32 at batch 512. The penalty by hand is one matrix product with plain 
 lambda. fairret and the FairTorch-like loss see two groups and need the sensitive attribute: their cost
 does not grow with the number of columns.""",
     "lambda": """\
-Penalties are covariances as a batch of 512 gives them for unrelated columns, or uniform. quadprog needs a dense
-matrix and cvxpy builds its problem each time, so both stop at K = 1,000.""",
+Penalties are covariances as a batch of 512 gives them for unrelated columns, or uniform. quadprog needs a
+dense matrix and cvxpy builds its problem each time, so both stop at K = 1,000.""",
     "metrics": "One `update` of the demographic parity gap, with the checks of each library.",
     "grid": "Time per model and epoch on Adult: one stack, or one model after another with the same penalty.",
     "goal": """\
