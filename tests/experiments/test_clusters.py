@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pandas as pd
 import pytest
@@ -53,16 +54,17 @@ def start_ray(patch: pytest.MonkeyPatch) -> Iterator[str]:
     ray = pytest.importorskip("ray", reason="needs fairrf-lightning[ray]")
     from ray.cluster_utils import Cluster  # noqa: PLC0415 - an optional dependency
 
-    # The paths of its sockets must be short.
-    head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": f"/tmp/r{os.getpid()}"}  # noqa: S108
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        cluster.add_node(num_cpus=1)
-        patch.setenv("RAY_ADDRESS", cluster.address)
-        yield "ray"
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    # Not the folder of pytest: the paths of the sockets must be short.
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            cluster.add_node(num_cpus=1)
+            patch.setenv("RAY_ADDRESS", cluster.address)
+            yield "ray"
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
 
 
 def die_once(stack: Stack, marker: Path) -> dict[str, Tensor]:
