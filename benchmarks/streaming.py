@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,8 @@ def scan(folder: Path, rows: int, rounds: int) -> None:
 
     found: dict[str, list[tuple[float, float]]] = {"plain scan": [], "training batches": []}
     for _ in range(rounds):
-        for name, read in zip(found, (lambda: plain_scan(path), epoch), strict=True):
+        ways: list[Callable[[], int]] = [lambda: plain_scan(path), epoch]
+        for name, read in zip(found, ways, strict=True):
             wall, cpu = time.perf_counter(), time.process_time()
             number = read()
             found[name].append((number / (time.perf_counter() - wall), number / (time.process_time() - cpu)))

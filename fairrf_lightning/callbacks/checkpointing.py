@@ -14,7 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import torch
 from lightning import LightningModule, Trainer
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
@@ -98,9 +100,9 @@ class BestCheckpoint(ModelCheckpoint):
         """Listen for signals, and count the steps since the last save."""
         self.on_sanity_check_start(trainer, pl_module)
         # A node without the first one's disk does not find the best checkpoint, and would forget its score.
-        for name, value in trainer.strategy.broadcast(
-            {name: getattr(self, name) for name in _SCORES}
-        ).items():
+        # On the CPU: other ranks would get the scores on the GPU of the first one.
+        scores = move_data_to_device({name: getattr(self, name) for name in _SCORES}, torch.device("cpu"))
+        for name, value in trainer.strategy.broadcast(scores).items():
             setattr(self, name, value)
         if self._resumed_step not in (None, trainer.global_step):
             raise InputError(

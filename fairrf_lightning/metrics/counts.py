@@ -128,7 +128,7 @@ class GroupCounts:
             num_groups: Number of groups.
         """
         classes = torch.arange(probs.shape[-1], device=probs.device).unsqueeze(-1)
-        decided, true = (probs.argmax(-1) == classes).double(), target == classes
+        decided, true = (probs.argmax(-1) == classes).to(probs.dtype), target == classes
         decisions = cls.of(decided, true, groups.expand(true.shape), num_groups)
         scores = cls.of(probs.mT, true, groups.expand(true.shape), num_groups)
         return cls(decisions.rows, decisions.positive, scores.score_sum, scores.score_square_sum)
