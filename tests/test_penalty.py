@@ -471,7 +471,8 @@ def test_eta_as_a_tensor_is_read_in_each_step() -> None:
     penalty.eta = torch.tensor(0.5, requires_grad=True)
     half = penalty(logits, inputs)
     half.backward()
-    assert float(penalty.eta.grad) == pytest.approx(2 * half.item())
+    assert penalty.eta.grad is not None
+    assert penalty.eta.grad.item() == pytest.approx(2 * half.item())
     with torch.no_grad():
         penalty.eta.mul_(10)
     assert penalty(logits, inputs).item() == pytest.approx(10 * half.item(), rel=1e-6)

@@ -320,7 +320,7 @@ class TeacherAfterwards(Foreign):
     """Calls ``forward`` by its name, and then the module without gradients."""
 
     def loss(self, batch: dict[str, Tensor]) -> Tensor:
-        logits = self.net.forward(batch["inputs"])
+        logits = self.net.forward(batch["inputs"])  # type: ignore[no-untyped-call]
         with torch.no_grad():
             self.net(batch["inputs"])
         return self.task(logits, batch)
