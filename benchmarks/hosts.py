@@ -28,11 +28,11 @@ set -e
 mount --make-rprivate /
 mount --bind "$1/hosts" /etc/hosts
 mount --bind "$2" "$3"
-for disk in "$1"/*_disk; do mount -t tmpfs -o ro none "$disk"; done
+for disk in "$1"/*_disk; do mount -t tmpfs -o ro tmpfs "$disk"; done
 if [ -d "$1/shared" ]; then mount --bind "$1/shared" "$1/shared"; fi
 mount -o remount,bind,ro /
-mount -t tmpfs none /dev/shm
-mount -t proc none /proc
+mount -t tmpfs tmpfs /dev/shm
+mount -t proc proc /proc
 hostname "$4"
 ip link set lo up
 touch "$3/booted"
@@ -152,8 +152,12 @@ def why_impossible() -> str | None:
         return "namespaces exist on Linux only"
     if missing := [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]:
         return f"needs the programs {', '.join(missing)} (iproute2, util-linux)"
-    tried = subprocess.run(["unshare", *_NAMESPACES, "--fork", "true"], capture_output=True, text=True, check=False)
-    return f"namespaces cannot be made, which needs root: {tried.stderr.strip()}" if tried.returncode else None
+    tried = subprocess.run(
+        ["unshare", *_NAMESPACES, "--fork", "true"], capture_output=True, text=True, check=False
+    )
+    return (
+        f"namespaces cannot be made, which needs root: {tried.stderr.strip()}" if tried.returncode else None
+    )
 
 
 @contextmanager

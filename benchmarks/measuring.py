@@ -148,7 +148,7 @@ def noise(rounds: int = 15) -> dict[str, float]:
     alternate(row, {"work": lambda: np.linalg.matrix_power(values, 8).sum()}, rounds)
     found = {}
     for clock in ("cpu", "wall"):
-        low, middle, high = spread(row["times"]["work"][clock])  # type: ignore[literal-required]
+        low, middle, high = spread(row["times"]["work"][clock])
         found[clock] = (high - low) / middle
     return found
 

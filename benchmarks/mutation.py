@@ -41,7 +41,7 @@ CORE = [
 ]
 TESTS = [
     *("tests/test_functional.py", "tests/test_penalty.py", "tests/test_module.py", "tests/callbacks"),
-    *("tests/test_objective.py", "tests/test_notices.py"),
+    *("tests/test_objective.py", "tests/test_outputs.py", "tests/test_notices.py"),
     *("tests/dropin", "tests/metrics", "tests/audit", "fairrf_lightning"),
 ]
 COVERAGE = "lines.coverage"

@@ -20,7 +20,7 @@ from torch import Tensor
 from fairrf_lightning.correction import Correction
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.loader import TensorBatches
-from fairrf_lightning.estimate import ScoredRows, estimate_gaps
+from fairrf_lightning.estimate import ScoredRows, estimate_gaps, is_detected
 from fairrf_lightning.experiments import Setting
 from fairrf_lightning.experiments.choose import eligible, most_accurate, preferred, summarise
 from fairrf_lightning.functional import fit_logistic
@@ -305,9 +305,9 @@ def act_results(case: Case, decisions: Tensor) -> Iterator[Result]:
         estimate = Membership.from_survey(survey, case.data)
         found = estimate_gaps(pool, survey, decisions[places], estimate)
         for aim, key in {"dp": "dp_gap", "eo": "eo_gap"}.items():
-            gap = found[key]
-            acts = gap.value > max(1.64 * gap.standard_error, 0.02)
-            yield result("act", survey_name(people), ANY, aim, strength=float(acts), **{key: gap.value})
+            # With too few positives of a group dEO is not estimated, and `correct` refuses the goal.
+            acts = key in found and is_detected(found[key])
+            yield result("act", survey_name(people), ANY, aim, strength=float(acts))
 
 
 def candidate(method: str, strength: float, val: Result, test: Result, data: TabularDataModule) -> Result:

@@ -18,7 +18,18 @@ import pyarrow.parquet as pq
 import torch
 
 from benchmarks.dropin_cost import by_hand, packaged, plain_steps
-from benchmarks.measuring import OURS, Row, add_number, alternate, compare, faster, median, new_row, run_child
+from benchmarks.measuring import (
+    OURS,
+    Row,
+    Way,
+    add_number,
+    alternate,
+    compare,
+    faster,
+    median,
+    new_row,
+    run_child,
+)
 from benchmarks.peers import (
     Loss,
     column_loop,
@@ -72,19 +83,21 @@ def lambda_row(*, quick: bool) -> Row:
     """Weights of related features: exact solution against general solvers and the paper's search."""
     row = new_row()
     draw = torch.Generator().manual_seed(0)
-    for size in (3, 1000, 10_000 if quick else 1_000_000):
-        # Covariances of columns that are unrelated, over a batch of 512.
+    # Covariances of unrelated columns, over a batch of 512; and uniform numbers, where the search is quicker.
+    for size, kind in ((3, ""), (1000, ""), (1000, "uniform, "), (10_000 if quick else 1_000_000, "")):
         penalties = (torch.randn(size, generator=draw, dtype=torch.float64) * 0.3 / BATCH**0.5).abs()
-        values, prefix = penalties.numpy(), f"K = {size:,}: "
-        ways: dict[str, Callable[[], object]] = {
+        if kind:
+            penalties = torch.rand(size, generator=draw, dtype=torch.float64)
+        values, prefix = penalties.numpy(), f"{kind}K = {size:,}: "
+        ways: dict[str, Way] = {
             OURS: partial(solve_lambda, penalties, BETA),
             "the paper's interval search": partial(interval_search, penalties, BETA),
         }
         if size <= 1000:
             ways["cvxpy"] = partial(cvxpy_weights, values, BETA)
         alternate(row, ways, 3 if quick else 7, 1 if quick or size > 1000 else 20, prefix)
-        if size == 3 or (size == 1000 and not quick):
-            slow = {OURS: ways[OURS], "quadprog": partial(quadprog_weights, values, BETA)}
+        if not kind and (size == 3 or (size == 1000 and not quick)):
+            slow: dict[str, Way] = {OURS: ways[OURS], "quadprog": partial(quadprog_weights, values, BETA)}
             alternate(row, slow, 3, prefix=f"{prefix}once: ")
             faster(row, "quadprog", 20.0 if size == 1000 else None, f"{prefix}once: ")
         for name in list(ways)[1:]:
@@ -106,7 +119,7 @@ def metrics_row(*, quick: bool) -> Row:
         target, groups = (torch.randint(0, 2, (size,), generator=draw) for _ in range(2))
         gap, peer = DemographicParityGap(), BinaryFairness(2, task="demographic_parity")
         prefix = f"{size:,} rows: "
-        ways = {
+        ways: dict[str, Way] = {
             OURS: partial(gap.update, preds, target, groups),
             "torchmetrics BinaryFairness": partial(peer.update, preds, target, groups),
             "fairlearn MetricFrame": partial(_metric_frame, preds, target, groups),

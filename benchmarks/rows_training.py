@@ -144,11 +144,11 @@ def _bare_epoch(data: AdultDataModule, tensors: dict[str, Tensor], epochs: int) 
         cpu, wall = used_cpu(), time.perf_counter()
         order = torch.randperm(len(tensors["target"]))
         inputs, target = tensors["inputs"][order], tensors["target"][order].float()
-        for rows, labels in zip(inputs.split(BATCH), target.split(BATCH), strict=True):
+        for rows, labels in zip(inputs.split(BATCH), target.split(BATCH), strict=True):  # type: ignore[no-untyped-call]
             logits = net(rows)
             loss = nn.functional.binary_cross_entropy_with_logits(logits, labels)
             optimizer.zero_grad()
-            (loss + penalty(logits, rows)).backward()
+            (loss + penalty(logits, rows)).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         EpochTimes.cpu.append(used_cpu() - cpu)
         EpochTimes.wall.append(time.perf_counter() - wall)
@@ -269,14 +269,14 @@ class _People:
         net = MLP(self.n_features)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
         for _ in range(self.epochs):
-            for rows in torch.randperm(len(self.train.target)).split(BATCH):
+            for rows in torch.randperm(len(self.train.target)).split(BATCH):  # type: ignore[no-untyped-call]
                 inputs = self.train.inputs[rows]
                 logits = net(inputs)
                 loss = nn.functional.binary_cross_entropy_with_logits(logits, self.train.target[rows].float())
                 if loss_of is not None:
                     loss = loss + loss_of(self.proxy[rows])(logits, inputs)
                 optimizer.zero_grad()
-                loss.backward()
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         return net.eval()
 
@@ -438,7 +438,7 @@ def _training_per_row(rows: int) -> float:
         logits = net(one["inputs"])
         loss = nn.functional.binary_cross_entropy_with_logits(logits, one["target"])
         optimizer.zero_grad()
-        (loss + penalty(logits, one["inputs"])).backward()
+        (loss + penalty(logits, one["inputs"])).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return (used_cpu() - start) / rows
 
@@ -446,7 +446,7 @@ def _training_per_row(rows: int) -> float:
 def _audit_per_row(rows: int) -> float:
     rng = np.random.default_rng(0)
     race, probs = rng.integers(0, 5, rows), rng.random((1, rows))
-    frame = pd.DataFrame({"race": pd.Categorical.from_codes(race, ["a", "b", "c", "d", "e"])})
+    frame = pd.DataFrame({"race": pd.Categorical(np.array(list("abcde"))[race])})
     target = (rng.random(rows) < probs[0]).astype(np.int64)
     start = used_cpu()
     audit(Scores.of_arrays(target, probs, frame))
@@ -461,7 +461,7 @@ def _metric_per_row(rows: int) -> float:
     target, groups = (torch.randint(0, 2, (rows,), generator=draw) for _ in range(2))
     metric = DemographicParityGap()
     start = used_cpu()
-    for part in zip(*(values.split(4096) for values in (preds, target, groups)), strict=True):
+    for part in zip(*(values.split(4096) for values in (preds, target, groups)), strict=True):  # type: ignore[no-untyped-call]
         metric.update(*part)
     metric.compute()
     return (used_cpu() - start) / rows
@@ -489,5 +489,5 @@ def _penalty_step(columns: int, features: int) -> float:
 def _lambda_time(features: int) -> float:
     penalties = torch.rand(features) * 0.01
     return spread(
-        [step_time(lambda: solve_lambda(penalties, BETA), 5, time.process_time) for _ in range(7)]  # type: ignore[arg-type,return-value]
+        [step_time(lambda: solve_lambda(penalties, BETA), 5, time.process_time) for _ in range(7)]  # type: ignore[arg-type]
     )[1]

@@ -27,36 +27,37 @@ TITLES = {
 }
 _ABOUT = {
     "fit": """\
-As shipped, with one thread, from the first training batch of an epoch to the last. The bare loop has tensors in
-batches, fused Adam and a minimal penalty by hand with a fixed lambda. Stock Lightning has
+As shipped, with one thread, from the first training batch of an epoch to the last. The bare loop has
+tensors in batches, fused Adam and a minimal penalty by hand with a fixed lambda. Stock Lightning has
 `DataLoader(TensorDataset)`, a progress bar and a loop over the related columns.""",
     "step": """\
-An MLP 64-32 at batch 512. The penalty by hand is one matrix product with plain autograd and a fixed lambda.
-fairret and the FairTorch-like loss see two groups and need the sensitive attribute: their cost does not grow
-with the number of columns.""",
+An MLP 64-32 at batch 512. The penalty by hand is one matrix product with plain autograd and a fixed
+lambda. fairret and the FairTorch-like loss see two groups and need the sensitive attribute: their cost
+does not grow with the number of columns.""",
     "lambda": """\
-Penalties are covariances as a batch of 512 gives them for unrelated columns. quadprog needs a dense matrix and
-cvxpy builds its problem each time, so both stop at K = 1,000.""",
+Penalties are covariances as a batch of 512 gives them for unrelated columns, or uniform. quadprog needs a
+dense matrix and cvxpy builds its problem each time, so both stop at K = 1,000.""",
     "metrics": "One `update` of the demographic parity gap, with the checks of each library.",
-    "grid": "Time per model and epoch on Adult: one stack, or one model after the other with the same penalty.",
+    "grid": "Time per model and epoch on Adult: one stack, or one model after another with the same penalty.",
     "goal": """\
-Adult: dDP of at most 0.11 and accuracy of at least 0.848 on test rows. All methods know the sensitive attribute
-of the same 400 people; fairlearn and fairret use it as proxy labels. Ours trains an MLP and corrects its
-decisions. Each method tries its settings from weak to strong and stops at the first that reaches the goal on
-test rows, which favours methods with many settings. A method that does not reach the goal has tried all.""",
+Adult: dDP of at most 0.11 and accuracy of at least 0.848 on test rows. All methods know the sensitive
+attribute of the same 400 people; fairlearn and fairret use it as proxy labels. Ours trains an MLP and
+corrects its decisions. Each method tries its settings from weak to strong and stops at the first that
+reaches the goal on test rows, which favours methods with many settings. A method that does not reach the
+goal has tried all.""",
     "imports": "CPU time of a new Python process.",
     "processes": """\
 DDP on one machine with an MLP 512-256 and the exact penalty over both processes, one thread each.""",
     "audit": """\
 From one Parquet file, by race, by sex and by both, after the imports, each in its own process.""",
     "growth": """\
-CPU time by the number of rows, related columns and related features; wall time of an epoch by the number of
-processes.""",
+CPU time by the number of rows, related columns and related features; wall time of an epoch by the number
+of processes.""",
 }
 _METHOD = """\
-The ways to do a thing take turns. Ratios are of neighbouring measurements, by CPU time unless stated. A range
-is that of the middle half of the rounds. Noise is the same range for one fixed matrix product, relative to its
-median, before and after the row. Wall times depend on the other work of the machine."""
+The ways to do a thing take turns. Ratios are of neighbouring measurements, by CPU time unless stated. A
+range is that of the middle half of the rounds. Noise is the same range for one fixed matrix product,
+relative to its median, before and after the row. Wall times depend on the other work of the machine."""
 _AXES = {"rows": "seconds per row", "columns": "seconds", "features": "seconds", "ranks": "seconds per epoch"}
 
 
@@ -160,7 +161,9 @@ def seconds(value: float) -> str:
 
 
 def _machine(rows: dict[str, Result]) -> Iterator[str]:
-    versions = next((row["versions"] for row in rows.values() if "versions" in row), {})
+    versions: dict[str, str] = next((row["versions"] for row in rows.values() if "versions" in row), {})
+    if not versions:
+        return
     yield from ("", "## Versions", "")
     yield ", ".join(f"{name} {found}" for name, found in versions.items()) + "."
 

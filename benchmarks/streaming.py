@@ -5,8 +5,8 @@ trains FairRF for one epoch, each time in a process of its own: in memory and st
 fits, several times (the fastest round counts, as other work on the machine only slows down), then streamed
 from the whole directory, and the same on two ranks.
 
-``--scan`` compares the reader, without a model, with a plain scan of the same files by pyarrow. ``--memory 1 10 100``
-trains on so many million narrow rows in processes that may not take more than ``--limit-mb``.
+``--scan`` compares the reader, without a model, with a plain scan of the same files by pyarrow.
+``--memory 1 10 100`` trains on tables of 1, 10 and 100 million narrow rows, within ``--limit-mb``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,8 @@ def scan(folder: Path, rows: int, rounds: int) -> None:
 
     found: dict[str, list[tuple[float, float]]] = {"plain scan": [], "training batches": []}
     for _ in range(rounds):
-        for name, read in zip(found, (lambda: plain_scan(path), epoch), strict=True):
+        ways: list[Callable[[], int]] = [lambda: plain_scan(path), epoch]
+        for name, read in zip(found, ways, strict=True):
             wall, cpu = time.perf_counter(), time.process_time()
             number = read()
             found[name].append((number / (time.perf_counter() - wall), number / (time.process_time() - cpu)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -167,9 +168,9 @@ class Correction(nn.Module):
             target: True classes 0 or 1, ``(N,)``.
             goal: Such as ``"dp=0.10"`` or ``"eo=0.05"``. Without a number it is the smallest gap within the
                 budget; the default is ``"dp"``.
-            max_accuracy_loss: Maximum loss of accuracy against the uncorrected decisions, of the measured
-                accuracy, which is noisy, and of that expected from the probabilities, recalibrated on
-                these rows. The correction stops where either loss is larger.
+            max_accuracy_loss: Maximum loss of accuracy against the uncorrected decisions, as expected from
+                the probabilities, recalibrated on these rows. The measured loss is noisier: it may exceed
+                the maximum by one standard error.
             inputs: Encoded inputs ``(N, D)`` for a :class:`Membership`.
             rows: Row numbers in the table ``(N,)``, so that no person is corrected by the own answer.
             survey: The survey of the :class:`Membership`, to recognise its people by ``rows``.
@@ -388,17 +389,31 @@ def _expected_accuracy(probs: Tensor, labels: Tensor) -> Tensor:
     return 2 * calibrated - 1
 
 
+def _is_within(budget: float, first: _Summary, found: _Summary, changed: float, num_rows: int) -> bool:
+    """Return whether the accuracy budget allows decisions, a share of which was changed.
+
+    The expected loss has little noise, so that its largest allowed value is hardly optimistic. It is wrong
+    for probabilities that recalibration does not repair, which the measured loss shows.
+    """
+    measured = first.accuracy - found.accuracy
+    error = math.sqrt(max(changed - measured**2, 0.0) / num_rows)  # of paired differences -1, 0 and 1
+    expected = first.expected - found.expected
+    return max(expected, measured - error) <= budget + _ROUNDING
+
+
 def _choose(
     path: Iterator[PathPoint], labels: Tensor, gains: Tensor, goal: Goal, budget: float
 ) -> tuple[PathPoint, CorrectionFit]:
     """Follow the path to the goal or the first point that is not allowed; return the last one before it."""
     first: _Summary | None = None
+    start: Tensor | None = None
     best: tuple[PathPoint, _Summary] | None = None
     stopped: StoppedBy = "end"
     for point in path:
         found = _Summary.of(point, labels, gains)
-        first = first or found
-        if first.accuracy - found.accuracy > budget + _ROUNDING or first.expected - found.expected > budget:
+        first, start = first or found, point.decisions if start is None else start
+        changed = float((point.decisions != start).double().mean())
+        if not _is_within(budget, first, found, changed, len(labels)):
             stopped = "budget"
             break
         if best is not None and has_collapsed(found.balanced, found.share, first.balanced, first.share):

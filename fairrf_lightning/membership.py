@@ -294,7 +294,7 @@ class Membership(nn.Module):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], prefix: str = "") -> Membership:
-        """Make a module of the shapes of a ``state_dict``, which is to be loaded next.
+        """Make the module of a ``state_dict``.
 
         Raises:
             InputError: If the state is damaged.
@@ -314,12 +314,10 @@ class Membership(nn.Module):
                 "Restore it from a copy, or correct again."
             )
         return cls(
-            found["coefficients"],
-            found["share"],
-            extra["source"],
-            tuple(extra["group_names"]),
-            label_coefficients=found["label_coefficients"],
-            label_share=found["label_share"],
+            **found,
+            source=extra["source"],
+            group_names=tuple(extra["group_names"]),
+            digest=str(extra["digest"]),
         )
 
 

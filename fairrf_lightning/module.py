@@ -19,7 +19,6 @@ from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
-from fairrf_lightning.quick_steps import take_quick_steps
 from fairrf_lightning.run_state import start_fresh
 
 
@@ -359,8 +358,6 @@ class FairRFModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Restore the random state and sums of the checkpoint, if there was one."""
-        if type(self).training_step is FairRFModule.training_step:
-            take_quick_steps(self.trainer, self)
         if self.correction is not None:
             raise InputError(
                 "a corrected model cannot be trained: resume from the checkpoint before the correction."

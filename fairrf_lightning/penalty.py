@@ -197,7 +197,6 @@ class RelatedFeaturePenalty(nn.Module):
         self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
         self._checks_batches, self._batches_checked = True, 0
         self._seems_probability = True
-        self._cached: Any = None, None, None
 
     def name_columns(self, names: Sequence[str]) -> None:
         """Find related columns that were given by name.
@@ -264,23 +263,17 @@ class RelatedFeaturePenalty(nn.Module):
         self, preds: Tensor, inputs: Tensor, target: Tensor | None
     ) -> tuple[Tensor, Moments]:
         """Return the penalty, and the moments without a graph."""
-        if self._is_simple and preds.ndim == 1 and not _is_distributed():
+        fixed = isinstance(self.eta, float | int)  # a tensor may need a gradient
+        if self._is_simple and fixed and preds.ndim == 1 and len(preds) and not _is_distributed():
             related, dtype = self.related_columns(inputs), preds.dtype
             alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
             if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
                 is_logit = self.output not in ("probability", "regression")
-                return weighted_covariances(preds, related, self._row_weights(preds), is_logit=is_logit)
+                weights = self._column_weights(dtype) / len(preds)
+                return weighted_covariances(preds, related, weights, is_logit=is_logit)
         moments = self._moments_of_ranks(preds, inputs, target)
         value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
         return value, moments.detach()
-
-    def _row_weights(self, preds: Tensor) -> Tensor:
-        """Return the weight of each column, divided by the number of rows; computed once for each lambda."""
-        weights = self.weights
-        key = (weights._version, preds.shape[0], preds.dtype, self.eta)  # noqa: SLF001 - counts changes in place
-        if self._cached[0] is not weights or self._cached[1] != key:
-            self._cached = weights, key, self._column_weights(preds.dtype) / preds.shape[0]
-        return self._cached[2]
 
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)
@@ -488,6 +481,8 @@ class RelatedFeaturePenalty(nn.Module):
 
     def _check_columns(self, inputs: Tensor) -> None:
         self.check_inputs(inputs)
+        if self.missing == "skip":
+            self._check_known_rows(self.related_columns(inputs))
         if message := check_codes(inputs, self.related):
             warnings.warn(message, stacklevel=4)
         if self.frequencies is None or inputs.shape[-2] < 2:
@@ -501,6 +496,16 @@ class RelatedFeaturePenalty(nn.Module):
                 f"statistic='hsic': the related column {int(self.columns[place])} has a standard deviation "
                 f"of {spread[place].item():.3g}, and the kernel's width is 1. Standardise the columns.",
                 stacklevel=4,
+            )
+
+    def _check_known_rows(self, related: Tensor) -> None:
+        known = related.isfinite()
+        if len(known) and not bool(known.all(-1).any()):
+            place = int(known.sum(-2).argmin())
+            name = self.feature_names[int(self.column_feature[place])]
+            raise InputError(
+                f"related feature {name!r}, column {int(self.columns[place])}: with missing='skip' no row of "
+                "the first batch is left for the penalty. Leave this feature out, or fill in its values."
             )
 
     def _check_related_values(

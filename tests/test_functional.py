@@ -586,6 +586,20 @@ def test_columns_that_determine_s_leave_one_correlation() -> None:
     assert high == pytest.approx(0.06, abs=1e-3)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_rounded_correlations_give_an_interval_within_one(sign: float) -> None:
+    rounded = torch.tensor([1.0001])
+    assert as_floats(correlation_interval_multi(rounded, sign * rounded, torch.eye(1))) == (sign, sign)
+
+
+def test_float32_loses_no_more_than_its_last_digits() -> None:
+    a, b = torch.tensor([0.6, 0.58]), torch.tensor([0.3, 0.32])
+    columns = torch.tensor([[1.0, 0.999], [0.999, 1.0]])
+    exact = correlation_interval_multi(a.double(), b.double(), columns.double())
+    found = correlation_interval_multi(a, b, columns)
+    assert as_floats(found) == pytest.approx(as_floats(exact), abs=6e-8)
+
+
 def test_duplicated_column_does_not_change_the_interval() -> None:
     joint = random_correlations(5, seed=1)
     again = joint[[0, 1, 2, 1, 3, 4]][:, [0, 1, 2, 1, 3, 4]]

@@ -463,3 +463,42 @@ def test_a_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     penalty = RelatedFeaturePenalty({"age": [0]})
     with pytest.raises(InputError, match="state of the penalty is damaged"):
         penalty.set_extra_state(penalty.get_extra_state() | damage)
+
+
+def test_eta_as_a_tensor_is_read_in_each_step() -> None:
+    penalty = RelatedFeaturePenalty({"age": [0]}, eta=1.0)
+    inputs, logits = torch.randn(50, 1), torch.randn(50)
+    penalty.eta = torch.tensor(0.5, requires_grad=True)
+    half = penalty(logits, inputs)
+    half.backward()
+    assert penalty.eta.grad is not None
+    assert penalty.eta.grad.item() == pytest.approx(2 * half.item())
+    with torch.no_grad():
+        penalty.eta.mul_(10)
+    assert penalty(logits, inputs).item() == pytest.approx(10 * half.item(), rel=1e-6)
+
+
+def test_lambda_changed_behind_autograd_is_used() -> None:
+    penalty = RelatedFeaturePenalty({"age": [0], "zip": [1]}, eta=1.0)
+    inputs, logits = torch.randn(50, 2), torch.randn(50, requires_grad=True)
+    penalty(logits, inputs)
+    penalty.weights.data.copy_(torch.tensor([1.0, 0.0]))
+    expected = penalty.penalties(penalty.moments(logits.sigmoid(), inputs))[0]
+    assert penalty(logits, inputs).item() == pytest.approx(expected.item(), rel=1e-6)
+    with torch.inference_mode():
+        penalty.update_weights(beta=0.5)
+    penalty(logits, inputs).backward()
+    assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
+
+
+def test_empty_batch_has_no_penalty() -> None:
+    penalty = RelatedFeaturePenalty({"age": [0]}, eta=1.0)
+    assert float(penalty(torch.randn(0), torch.randn(0, 1))) == 0
+
+
+def test_a_column_that_is_missing_in_all_rows_is_refused() -> None:
+    penalty = RelatedFeaturePenalty({"age": [0], "zip": [1]}, eta=1.0, missing="skip")
+    inputs = torch.randn(50, 2)
+    inputs[:, 1] = torch.nan
+    with pytest.raises(InputError, match="'zip', column 1: with missing='skip' no row of the first batch"):
+        penalty(torch.randn(50), inputs)

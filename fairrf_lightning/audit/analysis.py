@@ -231,8 +231,11 @@ def _gap_change(
     samples: list[RateSample], correlation: Tensor, level: float, bounds: list[list[float]]
 ) -> GapChange:
     low, high = (end.item() for end in gap_difference_interval(samples[0], samples[1], correlation, level))
+    other = _with_interval(samples[1], level)
     change = GapChange(
-        **_with_interval(samples[1], level),
+        value=other["value"],
+        low=other["low"],
+        high=other["high"],
         difference=json_number((samples[0].gap - samples[1].gap).item()),
         difference_low=json_number(low),
         difference_high=json_number(high),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
+from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
@@ -225,6 +226,12 @@ class Attachment:
             raise InputError(
                 f"{type(pl_module).__name__} holds a RelatedFeaturePenalty of its own, so penalty= would add "
                 "a second one: leave penalty= out, LambdaUpdateCallback finds the module's."
+            )
+        if type(trainer.precision_plugin).backward is not Precision.backward:  # DeepSpeed
+            raise InputError(
+                f"{type(trainer.strategy).__name__} does not call LightningModule.backward, so the penalty "
+                "cannot be attached: hold it in your module (self.fairness = RelatedFeaturePenalty({...})) "
+                "and add self.fairness(logits, inputs) to its loss."
             )
         if pl_module.automatic_optimization and self.backward:
             raise InputError(

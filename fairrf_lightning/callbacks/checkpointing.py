@@ -14,7 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+import torch
 from lightning import LightningModule, Trainer
+from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_only
@@ -29,6 +31,14 @@ BEST = "best.ckpt"
 LAST = "last.ckpt"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _Handler = Callable[[int, FrameType | None], None]
+_SCORES = (
+    "best_k_models",
+    "best_model_path",
+    "best_model_score",
+    "kth_best_model_path",
+    "kth_value",
+    "last_model_path",
+)
 _NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 
 
@@ -89,6 +99,11 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for signals, and count the steps since the last save."""
         self.on_sanity_check_start(trainer, pl_module)
+        # A node without the first one's disk does not find the best checkpoint, and would forget its score.
+        # On the CPU: other ranks would get the scores on the GPU of the first one.
+        scores = move_data_to_device({name: getattr(self, name) for name in _SCORES}, torch.device("cpu"))
+        for name, value in trainer.strategy.broadcast(scores).items():
+            setattr(self, name, value)
         if self._resumed_step not in (None, trainer.global_step):
             raise InputError(
                 f"--ckpt_path {trainer.ckpt_path}: it was saved at step {self._resumed_step}, but its loops "

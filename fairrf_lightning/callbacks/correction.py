@@ -128,7 +128,8 @@ class CorrectionCallback(Callback):
         if self.correction is None:
             return (probs >= 0.5).long()
         if self.membership is None:
-            return (self.correction(probs, inputs) >= 0.5).long()
+            scores: Tensor = self.correction(probs, inputs)
+            return (scores >= 0.5).long()
         return self.correction.decide(probs, self.membership(inputs))
 
     def _correct_own(

@@ -110,11 +110,11 @@ class PredictionTap:
         preds = self._selected(output)
         if preds is None:
             return
-        if self._calls and self._calls[-1].direct and not direct:
-            self._calls.pop()  # the same call, seen in forward: hooks may change the output
         if self._training and not preds.requires_grad:
             self._without_grad = True
             return
+        if self._calls and self._calls[-1].direct and not direct:
+            self._calls.pop()  # the same call, seen in forward: hooks may change the output
         if self._stale:
             self._calls, self._stale = [], False
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))

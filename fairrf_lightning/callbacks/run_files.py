@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.cli import LightningArgumentParser, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
 
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.errors import InputError, diverged, writing_to
@@ -136,12 +138,11 @@ class PredictionWriter(Callback):
         del trainer, pl_module
         if not isinstance(outputs, dict):
             raise InputError("predictions are written only for a model whose predict_step returns a dict.")
-        columns = {name: values.cpu().numpy() for name, values in outputs.items()}
-        self._frames.append(pd.DataFrame(columns))
+        self._frames.append(pd.DataFrame(dict(_columns(outputs))))
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
         """Gather the ranks' rows and write them in the table's order."""
-        mine = pd.concat(self._frames, ignore_index=True)
+        mine = pd.concat(self._frames, ignore_index=True) if self._frames else pd.DataFrame()
         self._frames = []
         parts: list[Any] = [mine]
         if trainer.world_size > 1:
@@ -162,6 +163,15 @@ class PredictionWriter(Callback):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_csv(frame, self.path)
         rank_zero_info(f"Wrote {len(frame):,} predictions to {self.path}")
+
+
+def _columns(outputs: dict[str, Tensor]) -> Iterator[tuple[str, Any]]:
+    """Yield the columns of predictions; those of several classes are numbered."""
+    for name, values in outputs.items():
+        if values.ndim == 1:
+            yield name, values.cpu().numpy()
+        else:
+            yield from ((f"{name}_{place}", one.cpu().numpy()) for place, one in enumerate(values.unbind(1)))
 
 
 def _check_finite(frame: pd.DataFrame) -> None:

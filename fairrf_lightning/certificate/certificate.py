@@ -116,7 +116,9 @@ class Certificate:
             names = [one.name for one in fields(GapBound)]
             bounds = {mode: GapBound(*(found["rows"][mode][name] for name in names)) for mode in _MODES}
             return cls(
-                rows={mode: replace(bound, rho=tuple(bound.rho)) for mode, bound in bounds.items()},
+                rows={
+                    mode: replace(bound, rho=(bound.rho[0], bound.rho[1])) for mode, bound in bounds.items()
+                },
                 population={mode: found["population"].get(mode) for mode in _MODES},
                 measured=dict(found["measured"]),
                 num_rows=int(found["num_rows"]),

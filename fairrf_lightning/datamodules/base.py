@@ -34,7 +34,7 @@ from fairrf_lightning.datamodules.loader import (
 from fairrf_lightning.datamodules.membership_columns import MembershipColumns, is_column
 from fairrf_lightning.errors import InputError, check_at_least
 
-_PARTS = ("train", "val", "test")
+PARTS = ("train", "val", "test")
 _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "columns": list,
     "encoder": Mapping,
@@ -517,7 +517,7 @@ def _indicators(name: str, ids: Tensor, number: int) -> PenaltyColumns:
 def check_split(split: Sequence[float]) -> None:
     """Raise unless the split is three positive shares of a whole."""
     # an unordered comparison with NaN is false, hence "not all"
-    if len(split) != len(_PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
+    if len(split) != len(PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
         raise InputError(
             f"split must be three positive shares (train, validation, test) that add up to 1, "
             f"such as [0.5, 0.2, 0.3], not {list(split)}"
@@ -559,7 +559,7 @@ def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> d
     order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
     train, val, _ = split_sizes(num_rows, split)
     parts = order.tensor_split((train, train + val))
-    return dict(zip(_PARTS, parts, strict=True))
+    return dict(zip(PARTS, parts, strict=True))
 
 
 def check_state(state: Mapping[str, Any]) -> None:

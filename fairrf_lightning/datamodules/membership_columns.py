@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -42,25 +42,15 @@ class MembershipColumns:
 
     The gap is dDP, or dEO for membership among the positives and their covariance.
 
-    It holds coefficients, never an answer of a survey. Plain values, for the checkpoint.
-
     Args:
-        source: ``survey``, ``correlations`` or ``column``.
-        share: Share of each group.
-        group_names: Names of the groups.
-        coefficients: Those of :class:`~fairrf_lightning.membership.Membership`, as nested lists.
-        column: Column of the table that holds the probabilities.
-        label_coefficients: Coefficients with the label as an additional input; empty without labels.
-        label_share: Share of each group among the positives.
+        estimate: Estimate of membership, which holds no answer of a survey; ``None`` for a column.
+        column: Column of the table that holds ``P(S = 1 | x)``.
+        share: Mean of that column on the training rows.
     """
 
-    source: Literal["survey", "correlations", "column"]
-    share: list[float]
-    group_names: list[str]
-    coefficients: list[Any]
+    estimate: Membership | None
     column: str = ""
-    label_coefficients: list[Any] = field(default_factory=list)
-    label_share: list[float] = field(default_factory=list)
+    share: float = 0.5
 
     @classmethod
     def make(cls, membership: str, data: TabularDataModule, train: pd.DataFrame) -> MembershipColumns:
@@ -74,31 +64,39 @@ class MembershipColumns:
         Raises:
             InputError: If the file or the column cannot be used.
         """
-        if is_column(membership):
-            share = float(_probabilities(membership, train).mean())
-            if not 0 < share < 1:
-                raise InputError(
-                    f"membership: column '{membership}' is {share:g} in all rows; it shows no groups."
-                )
-            return cls("column", [1 - share, share], ["S = 0", "S = 1"], [], membership)
-        found = _estimate(membership, data)
-        return cls(
-            found.source,
-            found.share.tolist(),
-            list(found.group_names),
-            found.coefficients.tolist(),
-            label_coefficients=found.label_coefficients.tolist(),
-            label_share=found.label_share.tolist(),
-        )
+        if not is_column(membership):
+            return cls(_estimate(membership, data))
+        share = float(_probabilities(membership, train).mean())
+        if not 0 < share < 1:
+            raise InputError(
+                f"membership: column '{membership}' is {share:g} in all rows; it shows no groups."
+            )
+        return cls(None, membership, share)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any] | None) -> MembershipColumns | None:
         """Restore what :meth:`state` returned."""
-        return None if state is None else cls(**state)
+        from fairrf_lightning.membership import Membership  # noqa: PLC0415 - it imports the data modules
+
+        if state is None:
+            return None
+        if state["estimate"] is None:
+            return cls(None, state["column"], state["share"])
+        tensors = {k: torch.tensor(v) if isinstance(v, list) else v for k, v in state["estimate"].items()}
+        return cls(Membership.from_state(tensors))
 
     def state(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        """Return plain values, which can be compared, for the checkpoint."""
+        found = None
+        if self.estimate is not None:
+            values = self.estimate.state_dict().items()
+            found = {k: v.tolist() if isinstance(v, Tensor) else v for k, v in values}
+        return {"estimate": found, "column": self.column, "share": self.share}
+
+    @property
+    def source(self) -> str:
+        """``survey``, ``correlations`` or ``column``."""
+        return "column" if self.estimate is None else self.estimate.source
 
     def matrix(self, inputs: Tensor, table: pd.DataFrame, *, positives: bool = False) -> Tensor:
         """Return ``(g - q) / (q (1 - q))`` of all rows: one column for two groups, one per group for more.
@@ -113,35 +111,23 @@ class MembershipColumns:
         """
         if positives:
             self.check_positives()
-        share = torch.tensor(self.label_share if positives else self.share)
-        if self.source == "column":
-            values = _probabilities(self.column, table)
+        if self.estimate is None:
+            values, share = _probabilities(self.column, table), torch.tensor([1 - self.share, self.share])
         else:
-            values = self._membership()(inputs, torch.ones(len(inputs)) if positives else None)
+            share = self.estimate.label_share if positives else self.estimate.share
+            values = self.estimate(inputs, torch.ones(len(inputs)) if positives else None)
         if values.ndim == 1:
             values, share = values[:, None], share[1:]
         return ((values - share) / (share * (1 - share))).float()
 
     def check_positives(self) -> None:
         """Raise if membership among the positives is not known."""
-        if not self.label_share:
+        if self.estimate is None or not self.estimate.knows_labels:
             raise InputError(
                 f"--model.given positives: membership from a {_NAMES[self.source]} says nothing about the "
                 "positives alone.\nGive a survey that has labels of both classes as --data.membership, or "
                 "leave out --model.given."
             )
-
-    def _membership(self) -> Membership:
-        from fairrf_lightning.membership import Membership  # noqa: PLC0415 - it imports the data modules
-
-        return Membership(
-            torch.tensor(self.coefficients),
-            torch.tensor(self.share),
-            self.source,
-            tuple(self.group_names),
-            label_coefficients=torch.tensor(self.label_coefficients),
-            label_share=torch.tensor(self.label_share),
-        )
 
 
 def _estimate(path: str, data: TabularDataModule) -> Membership:

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fairrf_lightning.datamodules.base import PARTS
 from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
     NUMERIC_TEXTS,
@@ -38,7 +39,6 @@ from fairrf_lightning.datamodules.storage import Storage
 from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.files import replacing
 
-PARTS = ("train", "val", "test")
 SplitShares = tuple[float, float, float]
 _ROWS_AT_ONCE = 1 << 17
 _BUFFER_BYTES = 1 << 18  # else a reader holds the whole row group, compressed

@@ -79,7 +79,10 @@ def read_sample(
         InputError: If the file cannot be read, or its columns are not those that are needed.
     """
     named = f"{option} {path}"
-    raw = read_file(Path(path))
+    try:
+        raw = read_file(Path(path))
+    except InputError as error:
+        raise InputError(f"{option} {str(error).removeprefix('path: ')}") from error
     columns = raw.table.column_names
     features = list(kinds or ()) if features is None else list(features)
     sensitive = sensitive or data.sensitive or _only_new_column(named, columns, data)

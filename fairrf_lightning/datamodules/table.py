@@ -51,17 +51,19 @@ class TableDataModule(TabularDataModule):
     """The user's own table, for binary classification.
 
     ``path`` is a CSV file (also compressed by gzip) or a Parquet file, which is held in memory, or a
-    directory of Parquet files, which is streamed. ``url`` and ``sha256`` name a file that is downloaded
-    once. Columns are matched by their exact names. All columns except the target, S and those in
-    ``drop`` are inputs. A CSV column whose values are all numbers is numeric, any other is categorical; a
-    Parquet column has the kind of its type. Dates, free text and identifiers raise an error with advice.
+    directory of Parquet files, local or remote (``s3://bucket/people``), which is streamed. ``url`` and
+    ``sha256`` name a file that is downloaded once. Columns are matched by their exact names. All columns
+    except the target, S and those in ``drop`` are inputs. A CSV column whose values are all numbers is
+    numeric, any other is categorical; a Parquet column has the kind of its type. Dates, free text and
+    identifiers raise an error with advice.
 
     Training, validation and testing use the parts of the split. Prediction covers every row of the
     file, in order, and needs neither target nor S: columns, encoding and the meaning of the label come
     from the checkpoint. In testing, options left out are those of the checkpoint as well.
 
     Args:
-        path: CSV file, Parquet file, or directory of Parquet files.
+        path: CSV file, Parquet file, or directory of Parquet files, which may be an address such as
+            ``s3://bucket/people``.
         url: Address of a CSV or Parquet file, in place of ``path``.
         sha256: Checksum of the file at ``url``.
         data_dir: Directory that may hold the file of ``url``, so that it is not downloaded.

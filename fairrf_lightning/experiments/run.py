@@ -284,9 +284,11 @@ class _Worker:
 
     Args:
         folder: Folder with one file per job, which grows by a byte per epoch; not seen on other machines.
+        backend: joblib's backend.
     """
 
     folder: Path
+    backend: str
     log_level: int = field(default_factory=lambda: logging.getLogger(_LOGGER).level)
     warning_filters: tuple[Any, ...] = field(default_factory=lambda: tuple(warnings.filters))
 
@@ -298,7 +300,7 @@ class _Worker:
         parent = os.getppid()
 
         def advance(_: int) -> None:
-            if os.getppid() != parent:  # it was killed, and loky's workers would train on
+            if self.backend == "loky" and os.getppid() != parent:  # it was killed, and they would train on
                 os._exit(1)
             with suppress(OSError), (self.folder / str(number)).open("a") as file:
                 file.write(".")
@@ -350,7 +352,8 @@ def _train_in_parallel(
         with joblib.parallel_config(backend, n_jobs=workers or -1, **_BACKENDS[backend]):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
         with _ignoring_ctrl_c():  # the workers inherit it: this process alone decides
-            outcomes = parallel(joblib.delayed(_Worker(folder).train)(*pair) for pair in enumerate(jobs))
+            train = joblib.delayed(_Worker(folder, backend).train)
+            outcomes = parallel(train(*pair) for pair in enumerate(jobs))
         with closing(outcomes):
             for number, metrics in outcomes:
                 progress.show(number, jobs[number].schedule.epochs)

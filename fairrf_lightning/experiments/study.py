@@ -80,7 +80,7 @@ def _parse_url(address: str) -> URL:
     except ArgumentError as error:
         raise InputError(
             f"--storage {address}: expected an address such as sqlite:///mine.db, "
-            "journal:///shared/mine.log or postgresql+psycopg://user@host/db."
+            "journal:////shared/mine.log or postgresql+psycopg://user@host/db."
         ) from error
     if url.get_backend_name() in ("sqlite", "journal") and url.database:
         folder = Path(url.database).expanduser().parent
@@ -92,7 +92,8 @@ def _parse_url(address: str) -> URL:
 def _connect(url: URL, heartbeat: int) -> BaseStorage:
     retry = RetryHeartbeatStaleTrialCallback(max_retry=_MAX_RETRIES)
     if url.get_backend_name() == "journal":
-        return HeartbeatJournal(url.database or "", heartbeat, _GRACE * heartbeat, retry)
+        file = Path(url.database or "").expanduser()
+        return HeartbeatJournal(str(file), heartbeat, _GRACE * heartbeat, retry)
 
     def connect() -> RDBStorage:
         return RDBStorage(

@@ -19,7 +19,7 @@ from fairrf_lightning.errors import InputError, check_choice
 Rule: TypeAlias = Literal["kkt", "worst_case"]
 
 PROBABILITY_WIDTH = 0.25  # of the kernel on probabilities, for "hsic"
-_MIN_UNSORTED, _MAX_PASSES = 1 << 14, 50  # features from which on passes over all of them beat a sort
+_MIN_UNSORTED, _MAX_PASSES = 1 << 14, 50  # with more features, passes over all of them beat a sort
 
 
 class Moments(NamedTuple):
@@ -223,7 +223,7 @@ class _WeightedCovariances(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, related: Tensor, weights: Tensor, is_logit: bool) -> Any:  # type: ignore[override]  # noqa: FBT001
+    def forward(ctx: Any, values: Tensor, related: Tensor, weights: Tensor, is_logit: bool) -> Any:  # noqa: FBT001
         preds = values.sigmoid() if is_logit else values
         mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
         centred = related - mean_related
@@ -517,4 +517,4 @@ def correlation_interval_multi(a: Tensor, b: Tensor, C: Tensor) -> tuple[Tensor,
     left, right = whitened("a", a), whitened("b", b)
     unexplained = (1 - left.square().sum(-1)).clamp(min=0) * (1 - right.square().sum(-1)).clamp(min=0)
     centre, radius = (left * right).sum(-1), unexplained.sqrt()
-    return (centre - radius).clamp(min=-1).to(dtype), (centre + radius).clamp(max=1).to(dtype)
+    return (centre - radius).clamp(-1, 1).to(dtype), (centre + radius).clamp(-1, 1).to(dtype)

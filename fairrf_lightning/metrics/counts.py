@@ -105,15 +105,16 @@ class GroupCounts:
         if preds.ndim == cell.ndim == 1:
             # The first two places are those of the id -1.
             sums = scores.new_zeros(4, 2 * num_groups + 2).index_add_(-1, cell + 2, values)[:, 2:]
-            rows, positive, score_sum, squares = sums.unflatten(-1, (num_groups, 2)).unbind(-3)
+            rows, positive, score_sum, squares = sums.reshape(4, num_groups, 2)
             return cls(rows.long(), positive.long(), score_sum, squares)
         cells = (cell.unsqueeze(-1) == torch.arange(2 * num_groups, device=cell.device)).to(dtype)
         if cells.ndim > 2 and cells.shape[-3] == 1:  # models that share their rows: one matrix product
-            sums = (values[..., 1:, :].flatten(-3, -2) @ cells.squeeze(-3)).unflatten(-2, (-1, 3))
+            sums = values[..., 1:, :].flatten(-3, -2) @ cells.squeeze(-3)
+            sums = sums.reshape(*sums.shape[:-2], -1, 3, 2 * num_groups)
         else:
             sums = values[..., 1:, :] @ cells
-        positive, score_sum, squares = sums.unflatten(-1, (num_groups, 2)).unbind(-3)
-        rows = cells.sum(-2).unflatten(-1, (num_groups, 2))
+        positive, score_sum, squares = sums.reshape(*sums.shape[:-1], num_groups, 2).unbind(-3)
+        rows = cells.sum(-2).reshape(*cells.shape[:-2], num_groups, 2)
         return cls(rows.long(), positive.long(), score_sum, squares)
 
     @classmethod
@@ -127,7 +128,7 @@ class GroupCounts:
             num_groups: Number of groups.
         """
         classes = torch.arange(probs.shape[-1], device=probs.device).unsqueeze(-1)
-        decided, true = (probs.argmax(-1) == classes).double(), target == classes
+        decided, true = (probs.argmax(-1) == classes).to(probs.dtype), target == classes
         decisions = cls.of(decided, true, groups.expand(true.shape), num_groups)
         scores = cls.of(probs.mT, true, groups.expand(true.shape), num_groups)
         return cls(decisions.rows, decisions.positive, scores.score_sum, scores.score_square_sum)

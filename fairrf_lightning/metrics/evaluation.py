@@ -56,8 +56,10 @@ class FeaturePenalties(Metric):
         self.moments = _merge(torch.stack([before, batch.to(before.dtype)]))
 
     def compute(self) -> Tensor:
-        """Return ``R``, ``(..., K)`` (torchmetrics squeezes a single value to a scalar)."""
-        return self._penalty[0].penalties(Moments.unpack(self.moments))
+        """Return ``R``, ``(..., K)``, NaN for fewer than two rows (torchmetrics squeezes a single value)."""
+        found = self._penalty[0].penalties(Moments.unpack(self.moments))
+        rows = self.moments[..., 0].reshape(*found.shape[:-1], -1).amax(-1)
+        return found.masked_fill((rows < 2).unsqueeze(-1), torch.nan)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> FeaturePenalties:
         super()._apply(keep_dtype(fn), exclude_state)

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from fairrf_lightning.audit.result import LESS_ACCURATE, MORE_ACCURATE, verdict_of
 from fairrf_lightning.certificate import Certificate
+from fairrf_lightning.metrics.counts import Mode
 
 Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
 
@@ -49,7 +50,7 @@ class MeasuredGap:
     name: str
     scope: str
     estimate: Estimate
-    mode: str = "hard"
+    mode: Mode = "hard"
     other: Estimate | None = None
     difference: Estimate | None = None
     note: str = ""

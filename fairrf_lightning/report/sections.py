@@ -272,7 +272,11 @@ def certificate_section(facts: Facts) -> Section:
         f"with S: {known.source}. It compares {known.group} with all other rows together"
     )
     text += ", while the gaps above compare single groups: the two can differ." if facts.gaps else "."
-    ranges = ("certified range of the difference", *(certified_range(found.rows[mode]) for mode in MODES))
+    bound = [found.rows[mode] for mode in MODES]
+    certified = [
+        ("dDP at most", *(number(Estimate(of.bound)) for of in bound)),
+        ("certified range of the difference", *map(certified_range, bound)),
+    ]
     bounds = [
         (row["by what is used"], *(number(Estimate(row[words])) for words in MODES.values()))
         for row in found.bounds_table().to_dict("records")
@@ -285,8 +289,10 @@ def certificate_section(facts: Facts) -> Section:
         [text],
         plots=[certificate_plot(found)],
         tables=[
-            Table("Certified bounds, points", heading, [*bounds, ranges]),
-            Table(f"Known about {known.group}", list(correlations), correlations.to_numpy().tolist()),
+            Table("Certified bounds, points", heading, [*bounds, *certified]),
+            Table(
+                f"Known about {known.group}", correlations.columns.tolist(), correlations.to_numpy().tolist()
+            ),
         ],
         points=list(found.statements()),
     )

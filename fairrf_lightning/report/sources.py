@@ -148,11 +148,8 @@ def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
     if why := uninformative(result["overall"]):
         return no_information_verdict(why, accuracy, against)
     if other and uninformative(result["against"]):
-        verdict = empty_comparison_verdict(gaps, other, accuracy, against)
-    elif other:
-        verdict = comparison_verdict(gaps, other, accuracy, against)
-    else:
-        verdict = gaps_verdict(gaps, accuracy)
+        return _with_groups(empty_comparison_verdict(gaps, other, accuracy, against), result)
+    verdict = comparison_verdict(gaps, other, accuracy, against) if other else gaps_verdict(gaps, accuracy)
     overall, compared = (share_and_balance(result[key]) for key in ("overall", "against"))
     return _with_groups(with_collapse(verdict, overall, compared, other), result)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fairrf_lightning.audit.result import NOT_ESTIMABLE
 from fairrf_lightning.certificate import Certificate
-from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.metrics.counts import GAPS, Mode
 from fairrf_lightning.metrics.decisions import has_collapsed
 from fairrf_lightning.report.facts import (
     AccuracyAgainst,
@@ -23,7 +23,7 @@ from fairrf_lightning.report.facts import (
 )
 from fairrf_lightning.wording import DASH, first_upper, listing, number_text, percent, points
 
-MODES = {"hard": "decisions", "prob": "probabilities"}
+MODES: dict[Mode, str] = {"hard": "decisions", "prob": "probabilities"}
 NO_GROUPS = "The data do not say which group a row belongs to, so no gap can be measured."
 # A limitation of every model of this package.
 LINEAR_ONLY = (
@@ -221,7 +221,7 @@ def accuracy_sentences(accuracy: Estimate | None, against: AccuracyAgainst | Non
 
 
 def _in_brackets(estimate: Estimate) -> str:
-    """Return the interval in brackets, after a space; empty if there is none."""
+    """Return the interval in brackets, after a space, or nothing if it is not known."""
     return f" (95 % interval {interval(estimate)})" if estimate.has_interval else ""
 
 

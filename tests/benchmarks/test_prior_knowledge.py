@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.prior_knowledge import STEPS, run
+from benchmarks.prior_knowledge_methods import Case, Part, Runs, act_results
 from benchmarks.prior_knowledge_page import FAIRRF, SURVEY_400, Results, Row, hypervolume, targets
 from benchmarks.prior_knowledge_training import Plan
 from fairrf_lightning.datamodules import SyntheticDataModule
@@ -50,6 +51,16 @@ def test_page_has_all_methods_and_its_figures(folder: Path) -> None:
     for figure in ("prior_knowledge_story", "prior_knowledge_synthetic"):
         assert f"figures/{figure}.svg" in page
         assert (folder / "docs" / "figures" / f"{figure}.svg").stat().st_size > 10_000
+
+
+def test_gap_that_cannot_be_estimated_leads_to_no_action() -> None:
+    data = SyntheticDataModule(n_rows=3000, seed=0)
+    data.setup()
+    val = Part.of(data, "val")
+    val.target.zero_()[:3] = 1  # hardly any positives are surveyed
+    runs = Runs(pd.DataFrame(), 0.0)
+    found = act_results(Case(data, val, val, runs, lambda _: {}), (val.inputs[:, 0] > 0).long())
+    assert {row["strength"] for row in found if row["aim"] == "eo"} == {0.0}
 
 
 def test_nothing_is_run_twice(folder: Path) -> None:

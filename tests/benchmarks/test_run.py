@@ -17,7 +17,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of other libraries, as in t
 @pytest.mark.parametrize("name", ["lambda", "metrics", "step"])
 def test_a_row_has_times_and_ratios(name: str) -> None:
     row = run.measure(name, quick=True)
-    assert not row["not_run"]
+    # Peers are in the extra `benchmarks`, which `test` does not include.
+    assert all(reason.startswith("ModuleNotFoundError") for reason in row["not_run"].values())
     assert row["comparisons"]
     for times in row["times"].values():
         assert len(times["cpu"]) == len(times["wall"]) > 0
@@ -65,17 +66,17 @@ def test_a_row_that_fails_is_on_the_page_and_the_others_stay(
     results = tmp_path / "results.json"
     row = new_row()
     row["times"] = {
-        "ours": {"cpu": [1.0, 1.1], "wall": [1.0, 1.2]},
-        "peer": {"cpu": [3.0, 3.3], "wall": [3, 4]},
+        "ours": {"cpu": [1.0, 1.0], "wall": [1.0, 1.2]},
+        "peer": {"cpu": [3.0, 3.0], "wall": [3, 4]},
     }
     compare(row, "peer / ours", "peer", "ours", at_least=1.0)
     row["growth"] = {"rows: training": [(10, 1.0), (100, 1.0)], "ranks: epoch": [(1, 2.0)]}
     results.write_text(json.dumps({"growth": row}))
-    monkeypatch.setitem(run.ROWS, "lambda", "no_such_module:row")
+    monkeypatch.setattr(run, "_MAX_SECONDS", 0.01)
     run.run_row("lambda", results, quick=True)
     write_page(results, tmp_path)
     page = (tmp_path / "benchmarks.md").read_text("utf-8")
     assert "| peer / ours | 3x | faster | yes |" in page
-    assert "Not run: the whole row" in page
+    assert "Not run: the whole row (given up after 0.01 s)." in page
     for figure in ("benchmarks", "benchmarks_growth"):
         assert (tmp_path / "figures" / f"{figure}.svg").stat().st_size > 5_000

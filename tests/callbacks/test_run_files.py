@@ -9,8 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
+from fairrf_lightning import FairRFModule
+from fairrf_lightning.callbacks.run_files import PredictionWriter
 from fairrf_lightning.cli import main
+from tests.trainers import quiet_trainer
 
 CLI = Callable[[str], None]
 QUICK = "--trainer.max_epochs=1 --trainer.accelerator=cpu"
@@ -54,3 +58,12 @@ def test_a_table_gives_what_it_has(cli: CLI) -> None:
             assert (found["target"] == (table["y"] == "yes")).all()
         if "sex" in found:
             assert (found["sex"] == table["sex"]).all()
+
+
+def test_probabilities_of_several_classes_are_columns_of_their_own(tmp_path: Path) -> None:
+    writer, trainer = PredictionWriter(str(tmp_path / "predictions.csv")), quiet_trainer(max_epochs=1)
+    outputs = {"row": torch.arange(4), "probability": torch.full((4, 3), 1 / 3)}
+    writer.on_predict_batch_end(trainer, FairRFModule(), outputs)
+    writer.on_predict_end(trainer, FairRFModule())
+    written = pd.read_csv(tmp_path / "predictions.csv")
+    assert written.columns.tolist() == ["row", "probability_0", "probability_1", "probability_2"]

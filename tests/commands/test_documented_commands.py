@@ -68,7 +68,12 @@ def test_command_is_understood(
         assert "AdultDataModule" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("page", "code"), python_blocks())
+@pytest.mark.parametrize(
+    ("page", "code"),
+    [
+        block for block in python_blocks() if block[0] != "docs/ray.md"
+    ],  # tests/scale/test_ray.py has a cluster
+)
 @pytest.mark.filterwarnings(
     "ignore:.*validation_step.*", "ignore:.*logging interval.*", "ignore:.*tensorboardX.*"
 )

@@ -436,7 +436,7 @@ def test_a_table_by_address_is_the_table_by_path(
         by_url.prepare_data()
         pd.testing.assert_frame_equal(by_url.read(), by_path.read())
     assert server.requests == 1, "once, as the first one has a directory"
-    assert by_url.path.is_relative_to(cache)
+    assert Path(by_url.path).is_relative_to(cache)
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,10 @@ def test_a_run_needs_no_survey_once_it_is_trained(cli: Callable[[str], None], tm
     rows = evaluate(load_run(checkpoint))
     assert rows.related is not None
     assert rows.data.related_columns == {"membership": [0]}
-    state = load_run(checkpoint).data.state_dict()["membership"]
+    state = load_run(checkpoint).data.state_dict()["membership"]["estimate"]
     labelled = {"label_coefficients", "label_share"}
-    assert set(state) == {"source", "share", "group_names", "coefficients", "column"} | labelled
+    assert set(state) == {"coefficients", "share", "_extra_state"} | labelled
+    assert set(state["_extra_state"]) == {"source", "group_names", "digest"}
     assert np.shape(state["coefficients"])[:2] == (5, 1)  # folds, not people
 
 

@@ -135,7 +135,7 @@ def test_remote_and_local_tables_give_the_same_model_and_resume_exactly(
     fit(address, tmp_path, epochs=1)
     resumed, trainer = fit(address, tmp_path, epochs=2, resume=tmp_path / "1.ckpt")
     assert weights(resumed) == weights(remote)
-    assert load_run(tmp_path / "2.ckpt").data.path == address
+    assert load_run(tmp_path / "2.ckpt").data.hparams["path"] == address
     assert trainer.datamodule.display_name == "all"
 
 

@@ -124,3 +124,10 @@ def test_answers_are_counted_and_randomised_ones_are_refused_where_they_mislead(
     assert count_answers(tmp_path / "survey.csv", "sex") == 0
     with pytest.raises(InputError, match=r"randomised \(0\.25\), which suggest does not"):
         Sample(form, "gender", "survey.csv", randomized=0.25).check_truthful("suggest")
+
+
+def test_missing_file_is_named_by_its_option(data: TableDataModule, tmp_path: Path) -> None:
+    missing = tmp_path / "absent.csv"
+    with pytest.raises(InputError) as raised:
+        read_sample(missing, data, option="--survey")
+    assert str(raised.value).startswith(f"--survey {missing} cannot be read: ")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.precision import Precision
 from torch import Tensor, nn
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
@@ -296,3 +297,36 @@ def test_a_checkpoint_of_other_features_is_refused(tmp_path: Path) -> None:
             ckpt_path=keep.best_model_path,
             enable_checkpointing=True,
         )
+
+
+class EnginePrecision(Precision):
+    """Runs the backward pass itself, as DeepSpeed does."""
+
+    def backward(self, tensor: Tensor, model: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        del model, optimizer, args, kwargs
+        tensor.backward()  # type: ignore[no-untyped-call]
+
+
+def test_a_strategy_that_runs_backward_itself_is_refused() -> None:
+    with pytest.raises(InputError, match=r"SingleDeviceStrategy does not call LightningModule\.backward"):
+        fit(
+            Foreign(),
+            *own_callbacks(penalty=make_penalty(), module="net"),
+            plugins=[EnginePrecision()],
+        )
+
+
+class TeacherAfterwards(Foreign):
+    """Calls ``forward`` by its name, and then the module without gradients."""
+
+    def loss(self, batch: dict[str, Tensor]) -> Tensor:
+        logits = self.net.forward(batch["inputs"])  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            self.net(batch["inputs"])
+        return self.task(logits, batch)
+
+
+def test_a_call_without_gradients_drops_no_prediction() -> None:
+    penalty = make_penalty()
+    fit(TeacherAfterwards(), *own_callbacks(penalty=penalty, module="net"), max_steps=30)
+    assert penalty.penalised_steps

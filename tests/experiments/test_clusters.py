@@ -43,8 +43,7 @@ def start_dask(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
     distributed = pytest.importorskip("distributed", reason="needs fairrf-lightning[dask]")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, local_directory=str(folder)) as cluster:
         patch.setenv("DASK_SCHEDULER_ADDRESS", cluster.scheduler_address)
-        import dask  # noqa: PLC0415 - an optional dependency
-
+        dask = pytest.importorskip("dask")
         with dask.config.set(
             {"scheduler-address": cluster.scheduler_address}
         ):  # the variable is read at import

@@ -11,7 +11,8 @@ from torch import Tensor
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.metrics.evaluation import EvaluationMetrics
+from fairrf_lightning.functional import Statistic
+from fairrf_lightning.metrics.evaluation import EvaluationMetrics, FeaturePenalties
 from tests.trainers import quiet_trainer
 
 
@@ -139,3 +140,13 @@ def test_a_model_can_be_validated_before_it_is_fitted(tmp_path: Path) -> None:
     before = trainer.validate(module, data, verbose=False)[0]
     trainer.fit(module, data)
     assert trainer.callback_metrics["val_loss"] < before["val_loss"]
+
+
+@pytest.mark.parametrize("statistic", ["covariance", "hsic"])
+def test_a_penalty_of_no_rows_is_unknown_and_not_0(statistic: Statistic) -> None:
+    penalty = RelatedFeaturePenalty({"age": [0], "job": [1]}, given="positives", statistic=statistic)
+    metric = FeaturePenalties(penalty)
+    metric.update(torch.rand(20), torch.randn(20, 2), torch.zeros(20))
+    assert bool(metric.compute().isnan().all())
+    metric.update(torch.rand(20), torch.randn(20, 2), torch.ones(20))
+    assert bool(metric.compute().isfinite().all())

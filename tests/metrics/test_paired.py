@@ -148,6 +148,16 @@ def test_a_constant_model_has_no_correlation_with_another() -> None:
     assert mean_correlation(covariance, variances, torch.tensor(0.04)).tolist() == pytest.approx([0.0, 0.5])
 
 
+def test_correlation_of_decisions_is_that_of_the_table_with_half_a_row_in_each_cell() -> None:
+    both, one, other, neither = 20, 7, 4, 30
+    first, second = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])
+    cells = np.array([both, one, other, neither]) + 0.5
+    covariance = np.cov(first, second, aweights=cells, ddof=0)
+    expected = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
+    counts = [torch.tensor(float(n)) for n in (both, both + one, both + other, both + one + other + neither)]
+    assert decision_correlation(*counts).item() == pytest.approx(expected, abs=1e-6)
+
+
 def test_a_model_against_itself_shows_no_difference() -> None:
     first, _, _ = random_pair(1, 3)
     positives = first.rates * first.counts

@@ -25,15 +25,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of Ray, about itself
 ]
 PAGE = TRAIN.parent / "docs" / "ray.md"
-NO_USAGE_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0"}
+# No statistics are sent, and memory that other programs of this machine use is no reason to kill a worker.
+SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_memory_monitor_refresh_ms": "0"}
 REPORT = """
 import json
 Path("found.json").write_text(json.dumps({"metrics": result.metrics, "path": str(run.path)}))
 """
 # The code of the page without Ray.
 WITHOUT_RAY = {
-    "strategy=RayDDPStrategy(), plugins=[RayLightningEnvironment()]": 'strategy="ddp"',
-    'devices="auto", accelerator="auto"': 'devices=2, accelerator="cpu"',
+    "strategy=RayDDPStrategy()": 'strategy="ddp"',
+    "plugins=[RayLightningEnvironment()]": "plugins=[]",
+    'devices="auto"': "devices=2",
+    'accelerator="auto"': 'accelerator="cpu"',
     "RayTrainReportCallback()": "Report()",
     "prepare_trainer(trainer).fit(": "trainer.fit(",
 }
@@ -45,7 +48,8 @@ class Report(Callback):
     def on_train_epoch_end(self, trainer, pl_module):
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         trainer.save_checkpoint("ddp.ckpt")
-        Path("found.json").write_text(json.dumps({"metrics": metrics, "path": str(Path("ddp.ckpt").absolute())}))
+        path = str(Path("ddp.ckpt").absolute())
+        Path("found.json").write_text(json.dumps({"metrics": metrics, "path": path}))
 
 train()
 """
@@ -58,7 +62,9 @@ def cluster() -> Iterator[tuple[Host, Host, Path]]:
     with tempfile.TemporaryDirectory() as folder:
         (shared := Path(folder) / "shared").mkdir()
         with two_hosts(Path(folder)) as (first, second):
-            _ray_start(first, "--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={first.own}/ray")
+            _ray_start(
+                first, "--head", "--port=6379", "--include-dashboard=false", f"--temp-dir={first.own}/ray"
+            )
             _ray_start(second, "--address=host0:6379")
             yield first, second, shared
 
@@ -66,7 +72,7 @@ def cluster() -> Iterator[tuple[Host, Host, Path]]:
 def _ray_start(host: Host, *options: str) -> None:
     ray = str(Path(sys.executable).with_name("ray"))
     sizes = ["--num-cpus=1", "--object-store-memory=100000000", f"--node-ip-address={host.address}"]
-    process = host.start([ray, "start", *options, *sizes], **NO_USAGE_STATISTICS)
+    process = host.start([ray, "start", *options, *sizes], **SETTINGS)
     assert process.wait(timeout=200) == 0, host.output
 
 
@@ -77,7 +83,7 @@ def with_ray(cluster: tuple[Host, Host, Path]) -> dict[str, Any]:
     code = _code_of_the_page().replace("/shared/ray", str(shared))
     (first.work / "page.py").write_text(code + REPORT, encoding="utf-8")
     address = f"{first.address}:6379"
-    process = first.start([sys.executable, "page.py"], RAY_ADDRESS=address, **NO_USAGE_STATISTICS)
+    process = first.start([sys.executable, "page.py"], RAY_ADDRESS=address, **SETTINGS)
     assert process.wait(timeout=500) == 0, first.output
     return _found(first.work)
 
@@ -106,7 +112,9 @@ def _found(folder: Path) -> dict[str, Any]:
     return found | {"checkpoint": load_checkpoint(found["path"])}
 
 
-def test_each_node_trains_one_of_the_processes(cluster: tuple[Host, Host, Path], with_ray: dict[str, Any]) -> None:
+def test_each_node_trains_one_of_the_processes(
+    cluster: tuple[Host, Host, Path], with_ray: dict[str, Any]
+) -> None:
     del with_ray
     ranks = []
     for host in cluster[:2]:

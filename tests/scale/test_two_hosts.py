@@ -27,7 +27,10 @@ from tests.reliability.runs import (
     wait,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(why_impossible() is not None, reason=str(why_impossible()))]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_impossible() is not None, reason=str(why_impossible())),
+]
 EPOCHS = "--trainer.max_epochs=40"
 # A host that vanishes without closing its connections is noticed after this time; by default 30 minutes.
 STRATEGY = ("--trainer.strategy=DDPStrategy", "--trainer.strategy.timeout=0:01:00")
@@ -44,7 +47,9 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
 def on_one_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train on two processes of this machine; return their folder."""
     folder = tmp_path_factory.mktemp("one_host")
-    process = start([str(TRAIN), *SMALL, EPOCHS, "--trainer.devices=2", "--trainer.strategy=ddp", *QUIET], folder)
+    process = start(
+        [str(TRAIN), *SMALL, EPOCHS, "--trainer.devices=2", "--trainer.strategy=ddp", *QUIET], folder
+    )
     code, printed = wait(process, folder)
     assert code == 0, printed
     return folder
@@ -66,7 +71,9 @@ def run_on(hosts: tuple[Host, Host], *args: str, processes: int = 1) -> None:
         assert process.wait(timeout=300) == 0, host.output
 
 
-def test_two_hosts_train_and_test_as_two_processes_of_one(hosts: tuple[Host, Host], on_one_host: Path) -> None:
+def test_two_hosts_train_and_test_as_two_processes_of_one(
+    hosts: tuple[Host, Host], on_one_host: Path
+) -> None:
     run_on(hosts, *SMALL, EPOCHS)
     first, second = hosts
     assert_same_run(first.work, on_one_host)

@@ -10,7 +10,7 @@ import wandb
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.printed_command import install_command
-from fairrf_lightning.tracking.wandb import GAP_LABELS, RATES
+from fairrf_lightning.tracking.wandb import GAP_LABELS, RATE_LABELS
 from tests.conftest import Refused
 from tests.tracking.conftest import set_environment
 from tests.tracking.wandb_server import Server
@@ -38,15 +38,17 @@ def test_it_is_printed_without_an_account(capsys: pytest.CaptureFixture[str]) ->
     assert weights["xAxis"] == "epoch"
     assert re.match(weights["metricRegex"], "lambda/marital-status")
     patterns = [panel["metricRegex"] for panel in sections["Groups"] if "metricRegex" in panel]
-    assert len(patterns) == len(RATES)
-    assert all(re.match(pattern, f"val_{rate}/Female") for pattern, rate in zip(patterns, RATES, strict=True))
+    assert len(patterns) == len(RATE_LABELS)
+    assert all(
+        re.match(pattern, f"val_{rate}/Female") for pattern, rate in zip(patterns, RATE_LABELS, strict=True)
+    )
     assert not any(re.match(pattern, "val_acc") for pattern in patterns)
 
 
 def test_its_panels_show_what_runs_log(capsys: pytest.CaptureFixture[str]) -> None:
     text = json.dumps(_printed(capsys))
     for table in [f"pareto/{gap}_table" for gap in GAP_LABELS] + [
-        f"test_groups/{rate}_table" for rate in RATES
+        f"test_groups/{rate}_table" for rate in RATE_LABELS
     ]:
         assert table in text
     for name in [
