@@ -6,5 +6,6 @@ from fairrf_lightning.metrics.gaps import (
     EqualOpportunityGap,
 )
 from fairrf_lightning.metrics.intervals import wilson_interval
+from fairrf_lightning.metrics.mean_gap import MeanGap
 
-__all__ = ["DemographicParityGap", "EqualOpportunityGap", "EqualizedOddsGap", "wilson_interval"]
+__all__ = ["DemographicParityGap", "EqualOpportunityGap", "EqualizedOddsGap", "MeanGap", "wilson_interval"]

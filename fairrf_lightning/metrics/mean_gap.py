@@ -1,0 +1,138 @@
+"""The gap between groups in the mean of a regression's predictions, with an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.utilities import rank_zero_warn
+
+from fairrf_lightning.errors import InputError
+from fairrf_lightning.metrics.gaps import keep_dtype
+from fairrf_lightning.metrics.intervals import student_quantile
+
+
+class MeanGap(Metric):
+    """Largest difference between groups of the mean prediction.
+
+    Args:
+        num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
+        kwargs: Options of :class:`torchmetrics.Metric`.
+
+    >>> metric = MeanGap()
+    >>> metric(torch.tensor([1.0, 2.0, 3.0, 5.0, 6.0, 7.0]), torch.tensor([0, 0, 0, 1, 1, 1]))
+    tensor(4., dtype=torch.float64)
+    >>> metric.means()
+    tensor([2., 6.], dtype=torch.float64)
+    >>> print("{:.2f} {:.2f}".format(*metric.interval()))
+    1.73 6.27
+    """
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    moments: Tensor
+
+    def __init__(self, num_groups: int = 2, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if num_groups <= 1:
+            raise InputError(f"num_groups is {num_groups}, expected 2 or more: a gap compares groups")
+        self.num_groups = num_groups
+        # Rows, mean and centred sum of squares of each group: plain sums of squares would cancel.
+        self.add_state("moments", torch.zeros(3, num_groups, dtype=torch.float64), dist_reduce_fx=_merged)
+
+    def update(self, preds: Tensor, groups: Tensor) -> None:
+        """Add a batch.
+
+        Args:
+            preds: Predicted numbers ``(N,)``.
+            groups: Group ids 0 to ``num_groups - 1`` of the rows, ``(N,)``, or -1 where the group is unknown.
+
+        Raises:
+            InputError: If the shapes differ, a prediction is not finite, or an id is out of range.
+        """
+        if preds.ndim != 1 or preds.shape != groups.shape:
+            shapes = f"{tuple(preds.shape)} and {tuple(groups.shape)}"
+            raise InputError(f"preds and groups have shapes {shapes}, expected one and the same shape (N,)")
+        if not bool(preds.isfinite().all()):
+            raise InputError("preds holds a number that is not finite")
+        if groups.is_floating_point() or bool(((groups < -1) | (groups >= self.num_groups)).any()):
+            raise InputError(
+                f"groups: expected integer ids from 0 to {self.num_groups - 1}, or -1 for unknown"
+            )
+        values = preds.detach().to(self.moments.dtype)
+        ids = torch.arange(self.num_groups, device=groups.device).unsqueeze(-1)
+        member = (groups == ids).to(values)
+        rows = member.sum(-1)
+        mean = member @ values / rows.clamp(min=1)
+        squares = (member * (values - mean.unsqueeze(-1)).square()).sum(-1)
+        self.moments = _merged(torch.stack([self.moments, torch.stack([rows, mean, squares])]))
+
+    def compute(self) -> Tensor:
+        """Return the gap; NaN if a group has no rows."""
+        means = _means(self.moments)
+        if self.update_called and bool(means.isnan().any()):
+            empty = ", ".join(map(str, means.isnan().nonzero().flatten().tolist()))
+            rank_zero_warn(f"MeanGap is NaN: there are no rows in group {empty}.", UserWarning)
+        return means.max() - means.min() + 0 * means.sum()  # NaN stays NaN
+
+    def means(self) -> Tensor:
+        """Return the mean prediction of each group, NaN for a group without rows.
+
+        Under DDP this is a collective operation: call it on every process.
+        """
+        return _means(self._synced())
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """Return a confidence interval for the gap: Welch's for two groups, folded at 0.
+
+        The limits of more groups are the largest ones of all pairs; the lower limits share the error
+        probability (Bonferroni).
+
+        Under DDP this is a collective operation: call it on every process.
+
+        Args:
+            level: Confidence level between 0 and 1.
+
+        Returns:
+            Low and high; both NaN if a group has fewer than two rows.
+        """
+        moments = self._synced()
+        rows, _, squares = moments
+        means = _means(moments)
+        variances = torch.where(rows > 1, squares / (rows - 1) / rows, torch.nan)
+        first, second = torch.tensor(list(combinations(range(self.num_groups), 2)), device=rows.device).T
+        size = (means[first] - means[second]).abs()
+        error = (variances[first] + variances[second]).sqrt()
+        parts = sum(variances[side].square() / (rows[side] - 1) for side in (first, second))
+        freedom = error.pow(4) / torch.as_tensor(parts).clamp(min=1e-300)
+        half = student_quantile(level, freedom).to(error) * error
+        shared = 1 - 2 * (1 - level) / max(len(size), 2)
+        low = (size - student_quantile(shared, freedom).to(error) * error).max().clamp(min=0)
+        return low, (size + half).max()
+
+    def _synced(self) -> Tensor:
+        with self.sync_context(
+            dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
+        ):
+            return self.moments
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> MeanGap:
+        super()._apply(keep_dtype(fn), exclude_state)
+        return self
+
+
+def _means(moments: Tensor) -> Tensor:
+    return moments[1].masked_fill(moments[0] == 0, torch.nan)
+
+
+def _merged(parts: Tensor) -> Tensor:
+    """Merge the moments ``(P, 3, G)`` of several batches or ranks (Chan, Golub and LeVeque 1979)."""
+    rows, means, squares = parts.unbind(1)
+    total = rows.sum(0)
+    mean = (rows * means).sum(0) / total.clamp(min=1)
+    return torch.stack([total, mean, (squares + rows * (means - mean).square()).sum(0)])
