@@ -31,6 +31,7 @@ SMALL = {
     "benchmarks/dropin_cost.py": "--repeats 1 --batches 2 --columns 3",
     "benchmarks/mutation.py": "--mutants 150 --only run_state --tests tests/test_notices.py --out mutation",
     "benchmarks/run.py": "--quick --only lambda --results results.json --docs docs",
+    "benchmarks/survey_coverage.py": "--surveys 2",
     "benchmarks/prior_knowledge.py": "--data law_bar --seeds 1 --steps names --out evidence",
 }
 TABLE = {"--data.target": "hired", "--data.positive": "yes", "--data.related": "[age,zip]"}
