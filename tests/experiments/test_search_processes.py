@@ -11,6 +11,7 @@ import pytest
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairrf_lightning.cli import main
+from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.study import TrialQueue
 
 SCRIPT = Path(__file__).resolve().parents[2] / "train.py"
@@ -55,7 +56,7 @@ def second(monkeypatch: pytest.MonkeyPatch) -> None:
         return ask(self, most, heartbeats) if self.known() else []
 
     monkeypatch.setattr(TrialQueue, "ask", ask_second)
-    monkeypatch.setattr("fairrf_lightning.experiments.search._PAUSE", 0.05)
+    monkeypatch.setattr(search, "_PAUSE", 0.05)
 
 
 def assert_shared(number: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import fairrf_lightning
 from fairrf_lightning.cli import main
 from fairrf_lightning.printed_command import install_command
 from paper.plans import ETAS, PARTS, plans
@@ -79,6 +80,8 @@ def test_wrong_options_are_explained(
 def test_a_missing_package_is_asked_for_by_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # The packages are imported again without scipy; afterwards their parent has to hold the first ones.
+    monkeypatch.setattr(fairrf_lightning, "experiments", sys.modules["fairrf_lightning.experiments"])
     for name in [name for name in sys.modules if name.startswith(("fairrf_lightning.experiments", "paper"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "scipy", None)
