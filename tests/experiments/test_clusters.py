@@ -43,14 +43,13 @@ def start_dask(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
     distributed = pytest.importorskip("distributed", reason="needs fairrf-lightning[dask]")
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, local_directory=str(folder)) as cluster:
         patch.setenv("DASK_SCHEDULER_ADDRESS", cluster.scheduler_address)
-        dask = pytest.importorskip("dask")
-        with dask.config.set(
-            {"scheduler-address": cluster.scheduler_address}
-        ):  # the variable is read at import
+        # Dask reads the variable when it is imported, which was before.
+        with pytest.importorskip("dask").config.set({"scheduler-address": cluster.scheduler_address}):
             yield "dask"
 
 
 def start_ray(patch: pytest.MonkeyPatch) -> Iterator[str]:
+    patch.setenv("RAY_ENABLE_AUTO_CONNECT", "0")  # threads of a closed pool would connect again
     ray = pytest.importorskip("ray", reason="needs fairrf-lightning[ray]")
     # Not the folder of pytest: the paths of the sockets must be short.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
