@@ -586,6 +586,18 @@ def test_columns_that_determine_s_leave_one_correlation() -> None:
     assert high == pytest.approx(0.06, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("a", "columns"),
+    [
+        ([0.8, 0.8], [[1.0, 0.0], [0.0, 1.0]]),  # more than all of S is explained
+        ([0.5, -0.5], [[1.0, 1.0], [1.0, 1.0]]),  # equal columns, opposite correlations
+    ],
+)
+def test_correlations_that_no_variable_has_are_refused(a: list[float], columns: list[list[float]]) -> None:
+    with pytest.raises(InputError, match="no variable has these correlations"):
+        correlation_interval_multi(torch.tensor(a), torch.zeros(2), torch.tensor(columns))
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_rounded_correlations_give_an_interval_within_one(sign: float) -> None:
     rounded = torch.tensor([1.0001])

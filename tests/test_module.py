@@ -209,6 +209,37 @@ def test_hparams_hold_plain_values_only(tmp_path: Path) -> None:
     assert copy.deepcopy(loaded).penalty.feature_names == ["age", "job"]
 
 
+def test_random_state_is_saved_and_read_without_a_trainer() -> None:
+    module, checkpoint = FairRFModule(5, RELATED), dict[str, Any]()
+    module.on_save_checkpoint(checkpoint)
+    assert torch.equal(checkpoint["rng_state"]["cpu"], torch.get_rng_state()[None])
+    checkpoint["rng_state"]["cpu"] = torch.get_rng_state()  # of one process
+    module.on_load_checkpoint(checkpoint)
+    module.on_train_start()
+    checkpoint["rng_state"]["cpu"] = torch.get_rng_state()[:-1]
+    with pytest.raises(RuntimeError):
+        module.on_load_checkpoint(checkpoint)
+
+
+class LateGroups(PeopleData):
+    """Knows only after ``setup`` that there are three groups."""
+
+    def test_dataloader(self) -> TensorBatches:
+        self.num_groups = 3
+        rows = people()
+        return TensorBatches({**rows, "groups": torch.arange(600) % 3}, 250)
+
+
+def test_groups_that_become_known_after_setup_are_compared() -> None:
+    module = FairRFModule(backbone=Linear)
+    trainer = quiet_trainer(max_epochs=1)
+    trainer.fit(module, PeopleData())
+    probs = module(people()["inputs"]).sigmoid()
+    rates = [(probs[group::3] >= 0.5).double().mean() for group in range(3)]
+    [found] = trainer.test(module, LateGroups(), verbose=False)
+    assert found["test_dp_gap"] == pytest.approx(float(max(rates) - min(rates)), abs=1e-6)
+
+
 def test_a_scheduler_steps_once_an_epoch() -> None:
     scheduler = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.1)
     module = FairRFModule(5, RELATED, optimizer=partial(torch.optim.SGD, lr=1.0), lr_scheduler=scheduler)

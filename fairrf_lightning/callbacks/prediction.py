@@ -30,7 +30,7 @@ class Recorded(NamedTuple):
 
     preds: Tensor
     inputs: Tensor | None
-    direct: bool = False
+    direct: bool
 
 
 class PredictionTap:

@@ -220,7 +220,6 @@ def _reset_scores(trainer: Trainer) -> None:
     for config in trainer.lr_scheduler_configs:
         if isinstance(config.scheduler, ReduceLROnPlateau):
             config.scheduler.best = float(_worst(config.scheduler.mode))
-            config.scheduler.num_bad_epochs = 0
 
 
 def _worst(mode: str) -> Tensor:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import feature_penalties, solve_lambda
+from tests.test_module import PeopleData
 
 RELATED = {"age": [0], "zip": [2, 1]}
 
@@ -287,3 +289,36 @@ def test_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> None:
     checkpoint = torch.load(tmp_path / "step=7.ckpt", weights_only=True)
     assert checkpoint["callbacks"]["LambdaUpdateCallback"] == {"steps_since_update": 2}
     assert checkpoint["state_dict"]["penalty._extra_state"]["pending"].shape == (2, 3 + 3 * 3)
+
+
+class Plain(LightningModule):
+    """A project without a penalty."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(5, 1)
+
+    def training_step(self, batch: dict[str, Tensor]) -> Tensor:
+        logits = self.net(batch["inputs"]).squeeze(1)
+        return nn.functional.binary_cross_entropy_with_logits(logits, batch["target"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Asked(PeopleData):
+    """Keeps which rows the penalty is computed on."""
+
+    def penalise_positives(self, *, positives: bool) -> None:
+        self.positives = positives
+
+
+@pytest.mark.parametrize(("given", "positives"), [("all", False), ("positives", True)])
+def test_data_of_a_foreign_project_learn_which_rows_are_penalised(given: Any, *, positives: bool) -> None:
+    penalty, data = RelatedFeaturePenalty({"age": [0]}, given=given), Asked()
+    callback = LambdaUpdateCallback(penalty=penalty, module="net", inputs="inputs", target="target")
+    options: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning's: no validation_step
+        Trainer(max_steps=2, callbacks=[callback], enable_model_summary=False, **options).fit(Plain(), data)
+    assert data.positives is positives

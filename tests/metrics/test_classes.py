@@ -151,3 +151,14 @@ def test_module_of_three_classes_trains_with_the_penalty() -> None:
 def test_impossible_classes_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         FairRFModule(3, {"age": [0]}, **options)
+
+
+@pytest.mark.parametrize("options", [{"num_classes": 1}, {"num_classes": 3, "models": 2}])
+def test_metric_of_impossible_classes_is_refused(options: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="num_classes is"):
+        DemographicParityGap(**options)
+
+
+def test_two_classes_have_one_gap() -> None:
+    with pytest.raises(InputError, match="more than two classes"):
+        DemographicParityGap().by_class()

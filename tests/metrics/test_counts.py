@@ -88,3 +88,7 @@ def test_models_may_have_rows_of_their_own() -> None:
     single = GroupCounts.of(preds[1, 2], target[1, 2], groups[1, 2], 3)
     for mine, theirs in zip(stack.fields(), single.fields(), strict=True):
         torch.testing.assert_close(mine[1, 2], theirs)
+
+
+def test_demographic_parity_alone_needs_no_labels() -> None:
+    assert [key for key, gap in GAPS.items() if not gap.needs_labels] == ["dp_gap"]

@@ -56,6 +56,15 @@ def test_a_group_without_rows_is_unknown_and_not_0() -> None:
     assert all(end.isnan() for end in metric.interval())
 
 
+def test_two_rows_per_group_are_enough_for_an_interval_and_one_is_not() -> None:
+    metric = MeanGap(2)
+    metric.update(torch.tensor([1.0, 2.0, 5.0, 7.0]), torch.tensor([0, 0, 1, 1]))
+    assert all(end.isfinite() for end in metric.interval())
+    metric.reset()
+    metric.update(torch.tensor([1.0, 5.0, 7.0]), torch.tensor([0, 1, 1]))
+    assert all(end.isnan() for end in metric.interval())
+
+
 @pytest.mark.parametrize(
     ("preds", "groups", "message"),
     [

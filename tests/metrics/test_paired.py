@@ -120,6 +120,7 @@ def test_exchanging_the_models_mirrors_the_interval(conditions: int, groups: int
         ([[3, 60]], [[5, 40]], [[20, 200]], 0.4, (-0.2476, 0.4567)),
         ([[10, 45, 60]], [[20, 40, 50]], [[80, 90, 75]], 0.5, (0.1147, 0.4004)),
         ([[30, 32]], [[33, 31]], [[100, 100]], 0.8, (-0.1611, 0.1636)),
+        ([[50, 60]], [[2, 10]], [[100, 100]], 0.3, (-0.1264, 0.1652)),
         (
             [[30, 40, 52], [5, 9, 12]],
             [[32, 38, 40], [8, 9, 12]],
@@ -128,7 +129,14 @@ def test_exchanging_the_models_mirrors_the_interval(conditions: int, groups: int
             (0.0491, 0.4782),
         ),
     ],
-    ids=["clear", "unequal sizes", "three groups", "both near 0", "two conditions"],
+    ids=[
+        "clear",
+        "unequal sizes",
+        "three groups",
+        "both near 0",
+        "larger gap less certain",
+        "two conditions",
+    ],
 )
 def test_limits_are_those_whose_coverage_was_measured(
     first: list[list[int]],
