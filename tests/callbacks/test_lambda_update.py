@@ -291,7 +291,7 @@ def test_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> None:
     assert checkpoint["state_dict"]["penalty._extra_state"]["pending"].shape == (2, 3 + 3 * 3)
 
 
-class Plain(LightningModule):
+class Foreign(LightningModule):
     """A project without a penalty."""
 
     def __init__(self) -> None:
@@ -320,5 +320,5 @@ def test_data_of_a_foreign_project_learn_which_rows_are_penalised(given: Any, *,
     options: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Lightning's: no validation_step
-        Trainer(max_steps=2, callbacks=[callback], enable_model_summary=False, **options).fit(Plain(), data)
+        Trainer(max_steps=2, callbacks=[callback], enable_model_summary=False, **options).fit(Foreign(), data)
     assert data.positives is positives
