@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.prior_knowledge_methods import BUDGETS, MAIN_BUDGET
+from benchmarks.prior_knowledge_methods import BUDGETS, MAIN_BUDGET, MATCHED_BUDGETS
 from fairrf_lightning.experiments.choose import Interval, mean_interval
 from fairrf_lightning.files import replacing, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
@@ -463,7 +463,7 @@ def _better(found: Results | None, row: Row, name: str) -> Target:
     text = f"{title(name)}, {row.label}: lower dDP than FairRF at budget 0.5, for no more accuracy"
     if found is None or found.runs(row, 0.005) is None or found.runs(FAIRRF, 0.005) is None:
         return Target(text, "", None)
-    budget = matched_budget(found, row) or min(BUDGETS)
+    budget = matched_budget(found, row) or min(MATCHED_BUDGETS)
     (gap, points), same = (_minus_fairrf(found, row, each) for each in (budget, MAIN_BUDGET))
     changes = [found.change(row, budget, "dp_gap").mean, found.change(FAIRRF, MAIN_BUDGET, "dp_gap").mean]
     measured = (
@@ -483,7 +483,8 @@ def _minus_fairrf(found: Results, row: Row, budget: float) -> tuple[Interval, In
 def matched_budget(found: Results, row: Row) -> float | None:
     """Return the largest budget whose mean test accuracy is not below that of FairRF at the main budget."""
     spent = found.points(FAIRRF, MAIN_BUDGET).mean
-    return max((budget for budget in BUDGETS if found.points(row, budget).mean >= spent), default=None)
+    tried = (budget for budget in MATCHED_BUDGETS if found.points(row, budget).mean >= spent)
+    return max(tried, default=None)
 
 
 LIMIT = Row("S of all training rows", "correction", "all training S")
