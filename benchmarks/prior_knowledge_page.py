@@ -272,6 +272,8 @@ def _page(results: pd.DataFrame, sets: dict[str, Results], costs: pd.DataFrame) 
 TARGET_NOTE = """
 "For no more accuracy": the correction has the largest budget whose mean test accuracy is not below FairRF's.
 This reading was written after a look at 4 other seeds, so the same budget is shown as well.
+On seeds 300 to 324 the target was missed on the bar exam, because no budget below 0.25 was tried: that one cost
+0.33 points, FairRF 0.29. So budgets of 0.05, 0.1, 0.15 and 0.2 were added, for all methods and data sets.
 Where the validation split is small, the loss on test rows may exceed the budget."""
 
 
@@ -346,7 +348,7 @@ def _logistic(found: Results) -> Iterator[str]:
 
 
 def _by_budget(found: Results) -> Iterator[str]:
-    yield "\nAll budgets: change of accuracy in points / dDP / dEO.\n"
+    yield "\nLarger and smaller budgets: change of accuracy in points / dDP / dEO.\n"
     yield "| method | 0.25 points | 0.5 points | 1 point |\n|---|---|---|---|"
     for row in FRONT_ROWS:
         if found.runs(row, MAIN_BUDGET) is None:
@@ -483,8 +485,8 @@ def _minus_fairrf(found: Results, row: Row, budget: float) -> tuple[Interval, In
 def matched_budget(found: Results, row: Row) -> float | None:
     """Return the largest budget whose mean test accuracy is not below that of FairRF at the main budget."""
     spent = found.points(FAIRRF, MAIN_BUDGET).mean
-    tried = (budget for budget in MATCHED_BUDGETS if found.points(row, budget).mean >= spent)
-    return max(tried, default=None)
+    tried = [budget for budget in MATCHED_BUDGETS if found.runs(row, budget) is not None]
+    return max((budget for budget in tried if found.points(row, budget).mean >= spent), default=None)
 
 
 LIMIT = Row("S of all training rows", "correction", "all training S")
@@ -563,8 +565,8 @@ LIMITATIONS = """
   budget. Compare the fronts and the measured losses, not only one row.
 - ExponentiatedGradient uses a logistic regression and at most 20 iterations, because each fit costs seconds.
   It is compared with the correction of the same logistic regression.
-- fairret, membership in training and ConstrainS aim at dDP only. In training, surveys of 100 and 2,000 people
-  were tried on Adult only. Methods that are missing in a table were not run on that data set.
+- fairret, membership in training and ConstrainS aim at dDP only. Methods that are missing in a table were not
+  run on that data set.
 """
 
 
