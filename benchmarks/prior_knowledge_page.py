@@ -272,8 +272,9 @@ def _page(results: pd.DataFrame, sets: dict[str, Results], costs: pd.DataFrame) 
 TARGET_NOTE = """
 "For no more accuracy": the correction has the largest budget whose mean test accuracy is not below FairRF's.
 This reading was written after a look at 4 other seeds, so the same budget is shown as well.
-On seeds 300 to 324 the target was missed on the bar exam, because no budget below 0.25 was tried: that one cost
-0.33 points, FairRF 0.29. So budgets of 0.05, 0.1, 0.15 and 0.2 were added, for all methods and data sets.
+On seeds 300 to 324 the target was missed on the bar exam, because no budget below 0.25 was tried: that one
+cost 0.33 points, FairRF 0.29. So budgets of 0.05, 0.1, 0.15 and 0.2 were added, for all methods and data
+sets, before these seeds were run.
 Where the validation split is small, the loss on test rows may exceed the budget."""
 
 

@@ -21,6 +21,7 @@ from fairrf_lightning.survey import Survey
 ACT_ABOVE = 0.02  # smaller gaps are left alone
 _ERRORS = 1.64  # as are gaps below this many standard errors
 _GAPS_TRIED = 1001  # as lower limits
+_SLACK = 0.5  # standard errors by which a difference that seems smaller may still be the gap
 _MIN_ERROR = 1e-9  # of decisions that are the same for all
 
 
@@ -205,8 +206,8 @@ def gap_limits(size: Tensor, error: Tensor, level: float) -> tuple[float, float]
     """
     z, error = normal_quantile(level), error.clamp(min=_MIN_ERROR)
     gaps = size.max() * torch.linspace(0, 1, _GAPS_TRIED, dtype=size.dtype).unsqueeze(-1)
-    # A difference that looks smaller than the gap by more than its standard error is taken to be smaller.
-    true = gaps.minimum(size + error) / error
+    # A difference that looks clearly smaller than the gap is taken to be smaller.
+    true = gaps.minimum(size + _SLACK * error) / error
     too_large = gaps / error + ((size - gaps) / error).amax(-1, keepdim=True)
     above = torch.special.ndtr(true - too_large) + torch.special.ndtr(-true - too_large)
     too_small = (gaps / error - z).clamp(min=0)
