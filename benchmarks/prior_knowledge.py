@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="Folder of the page.")
     parser.add_argument("--data", nargs="+", default=list(PLANS), choices=list(PLANS))
     parser.add_argument("--steps", nargs="+", default=list(STEPS), choices=STEPS)
-    parser.add_argument("--first", type=int, default=300, help="The first seed.")
+    parser.add_argument("--first", type=int, default=400, help="The first seed.")
     parser.add_argument("--seeds", type=int, default=25)
     args = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")

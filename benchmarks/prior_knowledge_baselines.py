@@ -106,9 +106,10 @@ def logistic_results(case: Case, known: Knowledge, proxy: Tensor) -> Iterator[Re
         values = corrected(case, scores, known, "dp", budget)
         yield result("logistic_correction", known.source, budget, **values)
     decisions = plain.predict(inputs)
-    gap = abs(decisions[proxy == 1].mean() - decisions[proxy == 0].mean())
     tried = [reference]
-    for share in LIMITS:
+    # A survey's model may predict the same group for all: then there is no gap to limit.
+    for share in LIMITS if 0 < proxy.sum() < len(proxy) else ():
+        gap = abs(decisions[proxy == 1].mean() - decisions[proxy == 0].mean())
         fair = ExponentiatedGradient(
             _estimator(),
             DemographicParity(difference_bound=share * gap),

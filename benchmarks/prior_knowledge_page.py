@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.prior_knowledge_methods import BUDGETS, MAIN_BUDGET
+from benchmarks.prior_knowledge_methods import BUDGETS, MAIN_BUDGET, MATCHED_BUDGETS
 from fairrf_lightning.experiments.choose import Interval, mean_interval
 from fairrf_lightning.files import replacing, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
@@ -228,7 +228,7 @@ hundred people. This page measures what that knowledge is worth.
 | correction for dEO | the same with P(S = 1 given x, y = 1) | all changes of a decision |
 | FairRF, then correction | FairRF spends at most half of the budget | both |
 | membership in training | FairRF's penalty with g as its only feature | 4 values of eta (2 on LSAC) |
-| fairret | norm loss on positive rates, proxy labels of S | 4 weights |
+| fairret | norm loss on positive rates, proxy labels of S | 4 weights (2 on LSAC) |
 | ExponentiatedGradient | fairlearn, logistic regression, proxy labels of S | 4 limits on the gap |
 | ConstrainS | S of all training rows, in the penalty | 4 values of eta (2 on LSAC) |
 | thresholds per group | S of validation rows, and S at prediction | all changes of a decision |
@@ -271,7 +271,11 @@ def _page(results: pd.DataFrame, sets: dict[str, Results], costs: pd.DataFrame) 
 
 TARGET_NOTE = """
 "For no more accuracy": the correction has the largest budget whose mean test accuracy is not below FairRF's.
+It is found on test rows: it serves this comparison and is no rule to follow.
 This reading was written after a look at 4 other seeds, so the same budget is shown as well.
+On seeds 300 to 324 the target was missed on the bar exam, because no budget below 0.25 was tried: that one
+cost 0.33 points, FairRF 0.29. So budgets of 0.05, 0.1, 0.15 and 0.2 were added, for all methods and data
+sets, before these seeds were run.
 Where the validation split is small, the loss on test rows may exceed the budget."""
 
 
@@ -346,7 +350,7 @@ def _logistic(found: Results) -> Iterator[str]:
 
 
 def _by_budget(found: Results) -> Iterator[str]:
-    yield "\nAll budgets: change of accuracy in points / dDP / dEO.\n"
+    yield "\nLarger and smaller budgets: change of accuracy in points / dDP / dEO.\n"
     yield "| method | 0.25 points | 0.5 points | 1 point |\n|---|---|---|---|"
     for row in FRONT_ROWS:
         if found.runs(row, MAIN_BUDGET) is None:
@@ -463,7 +467,7 @@ def _better(found: Results | None, row: Row, name: str) -> Target:
     text = f"{title(name)}, {row.label}: lower dDP than FairRF at budget 0.5, for no more accuracy"
     if found is None or found.runs(row, 0.005) is None or found.runs(FAIRRF, 0.005) is None:
         return Target(text, "", None)
-    budget = matched_budget(found, row) or min(BUDGETS)
+    budget = matched_budget(found, row) or min(MATCHED_BUDGETS)
     (gap, points), same = (_minus_fairrf(found, row, each) for each in (budget, MAIN_BUDGET))
     changes = [found.change(row, budget, "dp_gap").mean, found.change(FAIRRF, MAIN_BUDGET, "dp_gap").mean]
     measured = (
@@ -483,7 +487,8 @@ def _minus_fairrf(found: Results, row: Row, budget: float) -> tuple[Interval, In
 def matched_budget(found: Results, row: Row) -> float | None:
     """Return the largest budget whose mean test accuracy is not below that of FairRF at the main budget."""
     spent = found.points(FAIRRF, MAIN_BUDGET).mean
-    return max((budget for budget in BUDGETS if found.points(row, budget).mean >= spent), default=None)
+    tried = [budget for budget in MATCHED_BUDGETS if found.runs(row, budget) is not None]
+    return max((budget for budget in tried if found.points(row, budget).mean >= spent), default=None)
 
 
 LIMIT = Row("S of all training rows", "correction", "all training S")
@@ -509,7 +514,7 @@ def _findings_of(found: Results) -> Iterator[str]:
     budget = matched_budget(found, SURVEY_400)
     gain = None if budget is None else found.against(SURVEY_400, FAIRRF, budget, "dp_gap", MAIN_BUDGET)
     if gain is None or gain.high >= 0:
-        why = "costs more within every budget" if gain is None else f"dDP differs by {paired_text(gain)}"
+        why = "costs more within every budget" if gain is None else f"differs in dDP by {paired_text(gain)}"
         yield f"**no gain over FairRF is shown** at its accuracy: the correction with 400 people {why}."
     if seen < _MIN_BLINDNESS * limit < 0:
         yield (
@@ -561,9 +566,11 @@ LIMITATIONS = """
 - The correction can be tuned more finely than methods that train a model per setting, so it spends more of a
   budget. Compare the fronts and the measured losses, not only one row.
 - ExponentiatedGradient uses a logistic regression and at most 20 iterations, because each fit costs seconds.
-  It is compared with the correction of the same logistic regression.
-- fairret, membership in training and ConstrainS aim at dDP only. In training, surveys of 100 and 2,000 people
-  were tried on Adult only. Methods that are missing in a table were not run on that data set.
+  It is compared with the correction of the same logistic regression. On LSAC the proxy labels of 2 seeds name
+  one group only; there the logistic regression stays as it is.
+- On the bar exam the rule against collapse stops FairRF before a budget of 1 point is spent: balanced accuracy
+  falls faster than accuracy.
+- fairret, membership in training and ConstrainS aim at dDP only.
 """
 
 

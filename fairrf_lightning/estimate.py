@@ -15,11 +15,14 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import PoweredRates, fit_logistic, powered_rates
 from fairrf_lightning.membership import Membership, by_group
 from fairrf_lightning.metrics.counts import GAPS, Gap
-from fairrf_lightning.metrics.intervals import student_quantile
+from fairrf_lightning.metrics.intervals import normal_quantile, student_quantile
 from fairrf_lightning.survey import Survey
 
 ACT_ABOVE = 0.02  # smaller gaps are left alone
 _ERRORS = 1.64  # as are gaps below this many standard errors
+_GAPS_TRIED = 1001  # as lower limits
+_SLACK = 0.5  # standard errors by which a difference that seems smaller may still be the gap
+_MIN_ERROR = 1e-9  # of decisions that are the same for all
 
 
 @dataclass(frozen=True)
@@ -179,18 +182,35 @@ def _rates(
 
 
 def _estimate(conditions: list[PoweredRates], level: float) -> GapEstimate:
-    """Return the largest difference over conditions and pairs of groups, with its interval.
-
-    The upper limit misses only if the upper limits of all differences that tie for the largest do. So
-    with several differences the lower limits share the whole error probability, not one half of it.
-    """
+    """Return the largest difference over conditions and pairs of groups, with its interval."""
     pairs = list(combinations(range(len(conditions[0].rates)), 2))
     found = torch.tensor(
         [rates.difference(*pair) for rates in conditions for pair in pairs], dtype=torch.float64
     )
     size, error, freedom = found[:, 0].abs(), found[:, 1], found[:, 2]
-    half = student_quantile(level, freedom) * error
-    careful = student_quantile(1 - 2 * (1 - level) / max(len(found), 2), freedom) * error
-    value = float(size.max())
-    low, high = float((size - careful).max().clamp(min=0)), float((size + half).max().clamp(max=1))
-    return GapEstimate(value, min(low, value), max(high, value), float(error[size.argmax()]))
+    low, high = gap_limits(size, error * student_quantile(level, freedom) / normal_quantile(level), level)
+    return GapEstimate(float(size.max()), low, high, float(error[size.argmax()]))
+
+
+def gap_limits(size: Tensor, error: Tensor, level: float) -> tuple[float, float]:
+    """Return the limits of the largest of several absolute differences.
+
+    The upper limit is that of the signed differences. It can hardly miss a gap below two standard errors,
+    nor one that several differences share. So the lower limit has the rest of the error probability: it is
+    the smallest gap with which sizes like these are not too rare.
+
+    Args:
+        size: Estimated absolute differences ``(m,)``.
+        error: Their standard errors ``(m,)``, widened if they are uncertain themselves.
+        level: Confidence level.
+    """
+    z, error = normal_quantile(level), error.clamp(min=_MIN_ERROR)
+    gaps = size.max() * torch.linspace(0, 1, _GAPS_TRIED, dtype=size.dtype).unsqueeze(-1)
+    # A difference that looks clearly smaller than the gap is taken to be smaller.
+    true = gaps.minimum(size + _SLACK * error) / error
+    too_large = gaps / error + ((size - gaps) / error).amax(-1, keepdim=True)
+    above = torch.special.ndtr(true - too_large) + torch.special.ndtr(-true - too_large)
+    too_small = (gaps / error - z).clamp(min=0)
+    below = torch.special.ndtr(too_small - true) - torch.special.ndtr(-too_small - true)
+    possible = above.sum(-1) + below.prod(-1) >= 1 - level
+    return float(gaps[possible].min()), float((size + z * error).max().clamp(max=1))

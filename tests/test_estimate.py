@@ -12,7 +12,7 @@ from torch import Tensor
 from fairrf_lightning import InputError
 from fairrf_lightning.correction import Goal, check_goal
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.estimate import GapEstimate, ScoredRows, estimate_gaps, is_detected
+from fairrf_lightning.estimate import GapEstimate, ScoredRows, estimate_gaps, gap_limits, is_detected
 from fairrf_lightning.functional import powered_rates
 from fairrf_lightning.membership import Membership
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
@@ -193,6 +193,32 @@ def test_intervals_cover_the_true_gap_for_a_given_membership(data: SyntheticData
         found = estimate_gaps(pool, survey, simulation.decide(survey.inputs), fixed)["dp_gap"]
         hits.append(found.low <= simulation.gaps["dp_gap"] <= found.high)
     assert 0.90 <= sum(hits) / len(hits) <= 0.99
+
+
+@pytest.mark.parametrize(
+    "true",
+    [
+        pytest.param([1.2], id="below two standard errors"),
+        pytest.param([4.0], id="far from 0"),
+        pytest.param([0.0, 0.0], id="two conditions without a gap"),
+        pytest.param([1.5, 0.5], id="two conditions"),
+        pytest.param([4.0, 4.0], id="two equal conditions"),
+    ],
+)
+def test_limits_of_a_gap_cover_as_often_as_stated(true: list[float]) -> None:
+    random = torch.Generator().manual_seed(0)
+    error = torch.full((len(true),), 0.1, dtype=torch.float64)
+    differences = torch.tensor(true) * error
+    hits = 0
+    for noise in torch.randn(4000, len(true), generator=random):
+        low, high = gap_limits((differences + noise * error).abs(), error, 0.95)
+        hits += low <= max(true) / 10 <= high
+    assert 0.93 <= hits / 4000 <= 0.97
+
+
+def test_limits_of_the_same_decision_for_all() -> None:
+    nothing = torch.zeros(2, dtype=torch.float64)
+    assert gap_limits(nothing, nothing, 0.95) == pytest.approx((0, 0), abs=1e-6)
 
 
 @pytest.mark.slow
