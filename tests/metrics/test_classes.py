@@ -154,7 +154,7 @@ def test_impossible_classes_are_refused(options: dict[str, Any], message: str) -
 
 
 @pytest.mark.parametrize("options", [{"num_classes": 1}, {"num_classes": 3, "models": 2}])
-def test_metric_of_impossible_classes_is_refused(options: dict[str, int]) -> None:
+def test_metric_of_impossible_classes_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="num_classes is"):
         DemographicParityGap(**options)
 
