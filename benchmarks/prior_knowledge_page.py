@@ -568,8 +568,8 @@ LIMITATIONS = """
 - ExponentiatedGradient uses a logistic regression and at most 20 iterations, because each fit costs seconds.
   It is compared with the correction of the same logistic regression. On LSAC the proxy labels of 2 seeds name
   one group only; there the logistic regression stays as it is.
-- On the bar exam the rule against collapse stops FairRF before a budget of 1 point is spent: balanced accuracy
-  falls faster than accuracy.
+- On the bar exam the rule against collapse stops FairRF before a budget of 1 point is spent: balanced
+  accuracy falls faster than accuracy.
 - fairret, membership in training and ConstrainS aim at dDP only.
 """
 
