@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from benchmarks.prior_knowledge import STEPS, run
-from benchmarks.prior_knowledge_methods import Case, Part, Runs, act_results
+from benchmarks.prior_knowledge_baselines import logistic_results
+from benchmarks.prior_knowledge_methods import Case, Knowledge, Part, Runs, act_results
 from benchmarks.prior_knowledge_page import FAIRRF, SURVEY_400, Results, Row, hypervolume, targets
 from benchmarks.prior_knowledge_training import Plan
 from fairrf_lightning.datamodules import SyntheticDataModule
@@ -61,6 +63,18 @@ def test_gap_that_cannot_be_estimated_leads_to_no_action() -> None:
     runs = Runs(pd.DataFrame(), 0.0)
     found = act_results(Case(data, val, val, runs, lambda _: {}), (val.inputs[:, 0] > 0).long())
     assert {row["strength"] for row in found if row["aim"] == "eo"} == {0.0}
+
+
+def test_reduction_without_a_second_proxy_group_keeps_the_logistic_regression() -> None:
+    data = SyntheticDataModule(n_rows=3000, seed=0)
+    data.setup()
+    val, test = (Part.of(data, name) for name in ("val", "test"))
+    case = Case(data, val, test, Runs(pd.DataFrame(), 0.0), lambda _: {})
+    known = Knowledge("survey of 400", "dp", val.inputs[:, 0].sigmoid(), test.inputs[:, 0].sigmoid())
+    proxy = torch.ones(len(Part.of(data, "train").inputs)).long().numpy()
+    found = pd.DataFrame(list(logistic_results(case, known, proxy)))
+    (plain,) = found.loc[found["method"] == "logistic", "dp_gap"]
+    assert set(found.loc[found["method"] == "eg", "dp_gap"]) == {plain}
 
 
 def test_nothing_is_run_twice(folder: Path) -> None:
