@@ -77,7 +77,7 @@ def eg_results(case: Case) -> Iterator[Result]:
     known = next(known for known in knowledge_of(case, [source]) if known.goal == "dp")
     estimate = memberships(case.data, [source])[source]
     proxy = (estimate(Part.of(case.data, "train").inputs) >= 0.5).long()
-    yield from logistic_results(case, known, proxy.numpy())
+    yield from logistic_results(case, known, proxy)
 
 
 def measure(plan: Plan, step: str, seeds: Sequence[int], out: Path) -> None:

@@ -105,18 +105,18 @@ def logistic_results(case: Case, known: Knowledge, proxy: Tensor) -> Iterator[Re
     for budget in FRONT_BUDGETS:
         values = corrected(case, scores, known, "dp", budget)
         yield result("logistic_correction", known.source, budget, **values)
-    decisions = plain.predict(inputs)
+    decisions, groups = plain.predict(inputs), proxy.numpy()
     tried = [reference]
     # A survey's model may predict the same group for all: then there is no gap to limit.
-    for share in LIMITS if 0 < proxy.sum() < len(proxy) else ():
-        gap = abs(decisions[proxy == 1].mean() - decisions[proxy == 0].mean())
+    for share in LIMITS if 0 < groups.sum() < len(groups) else ():
+        gap = abs(decisions[groups == 1].mean() - decisions[groups == 0].mean())
         fair = ExponentiatedGradient(
             _estimator(),
             DemographicParity(difference_bound=share * gap),
             eps=share * gap,
             max_iter=_MAX_ITERATIONS,
         )
-        fair.fit(inputs, target, sensitive_features=proxy)
+        fair.fit(inputs, target, sensitive_features=groups)
         tried.append(_candidate(case, 1 - share, partial(_expected, fair)))
     frame = pd.DataFrame(tried).assign(seed=case.data.split_seed)
     for budget in FRONT_BUDGETS:

@@ -71,7 +71,7 @@ def test_reduction_without_a_second_proxy_group_keeps_the_logistic_regression() 
     val, test = (Part.of(data, name) for name in ("val", "test"))
     case = Case(data, val, test, Runs(pd.DataFrame(), 0.0), lambda _: {})
     known = Knowledge("survey of 400", "dp", val.inputs[:, 0].sigmoid(), test.inputs[:, 0].sigmoid())
-    proxy = torch.ones(len(Part.of(data, "train").inputs)).long().numpy()
+    proxy = torch.ones(len(Part.of(data, "train").inputs)).long()
     found = pd.DataFrame(list(logistic_results(case, known, proxy)))
     (plain,) = found.loc[found["method"] == "logistic", "dp_gap"]
     assert set(found.loc[found["method"] == "eg", "dp_gap"]) == {plain}
