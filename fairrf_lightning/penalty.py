@@ -209,7 +209,7 @@ class RelatedFeaturePenalty(nn.Module):
         """
         self.related: dict[str, Columns] = by_number(self._declared, names)
         columns = [c for feature in self.related.values() for c in numbers_of(feature)]
-        self._first_column, self._last_column = columns[0], max(columns)
+        self._first_column, self._last_column, self._width = columns[0], max(columns), len(columns)
         self._neighbours = columns == list(range(columns[0], columns[0] + len(columns)))
         self.columns = torch.tensor(columns, device=self.columns.device)
         self.named = list(names)
@@ -359,7 +359,7 @@ class RelatedFeaturePenalty(nn.Module):
         if self._encodes:
             return encode(inputs, self.related)
         if self._neighbours:
-            return inputs.narrow(-1, self._first_column, len(self.columns))
+            return inputs.narrow(-1, self._first_column, self._width)
         return inputs.index_select(-1, self.columns)
 
     def check_inputs(self, inputs: Tensor) -> None:

@@ -168,6 +168,27 @@ def test_update_starts_gathering_anew() -> None:
     found = penalty.update_weights(0.2)
     torch.testing.assert_close(found, penalties_of(logits, inputs))
 
+@pytest.mark.parametrize("change", ["in place", "out of place", "eta", "loaded", "rows"])
+def test_every_change_of_the_weights_counts_at_once(change: str) -> None:
+    preds, inputs = torch.randn(32), torch.randn(32, 3)
+    penalty = RelatedFeaturePenalty({"a": [0], "b": [2]}, eta=0.5)
+    penalty(preds, inputs)
+    other = RelatedFeaturePenalty({"a": [0], "b": [2]}, eta=0.5, initial_weights={"a": 0.9, "b": 0.1})
+    match change:
+        case "in place":
+            penalty.weights.copy_(other.weights)
+        case "out of place":
+            penalty.weights = other.weights.clone()
+        case "eta":
+            penalty.eta = other.eta = 2.0
+            other.weights = penalty.weights
+        case "loaded":
+            penalty.load_state_dict(other.state_dict())
+        case "rows":
+            preds, inputs = preds[:7], inputs[:7]
+            other.weights = penalty.weights
+    torch.testing.assert_close(penalty(preds, inputs), other(preds, inputs), rtol=0, atol=0)
+
 
 def test_evaluation_gathers_nothing() -> None:
     penalty = RelatedFeaturePenalty(RELATED).eval()
