@@ -168,6 +168,7 @@ def test_update_starts_gathering_anew() -> None:
     found = penalty.update_weights(0.2)
     torch.testing.assert_close(found, penalties_of(logits, inputs))
 
+
 @pytest.mark.parametrize("change", ["in place", "out of place", "eta", "loaded", "rows"])
 def test_every_change_of_the_weights_counts_at_once(change: str) -> None:
     preds, inputs = torch.randn(32), torch.randn(32, 3)
