@@ -220,6 +220,9 @@ def print_audit(result: Mapping[str, Any]) -> None:
         columns = ["value", "other", "change", interval, "verdict"]
         print_table([line], title="Accuracy of all rows", columns=columns)
     for grouping in result["groupings"]:
+        if "num_classes" in result:
+            _print_classes(grouping, result, interval)
+            continue
         for numbers, words in _group_tables(result):
             groups = [*grouping["groups"], {"name": "all rows", "estimable": True, **result["overall"]}]
             print_table(
@@ -237,6 +240,73 @@ def print_audit(result: Mapping[str, Any]) -> None:
             print_table(changes, title=f"Change of the gaps by {grouping['name']}", columns=columns)
         print_lines(*_notes(grouping, result))
     print_lines(*result["notices"])
+
+
+def _print_classes(grouping: Mapping[str, Any], result: Mapping[str, Any], interval: str) -> None:
+    """Print a grouping of more than two classes: rates, the largest gaps, and the gaps of each class."""
+    name, everyone = grouping["name"], {"name": "all rows", "estimable": True, **result["overall"]}
+    rates = {"selection_rate": "selected"}
+    if has_labels(result):
+        rates |= {name: _DECISIONS[name] for name in ("true_positive_rate", "false_positive_rate")}
+        rates["base_rate"] = _SCORES["base_rate"]
+        print_table(
+            [_group_line(group, {"accuracy": ""}) for group in (*grouping["groups"], everyone)],
+            title=f"Accuracy by {name}",
+            columns=["group", "rows", "accuracy"],
+        )
+    lines = [
+        [group["name"], str(one["class"]), *(_number(one[rate]) for rate in rates)]
+        for group in (*grouping["groups"], everyone)
+        if group["estimable"]
+        for one in group["classes"]
+    ]
+    print_table(lines, title=f"Classes by {name}", columns=["group", "class", *rates.values()])
+    largest = [
+        [gap["gap"], gap["mode"], _class_name(gap), *_gap_line(gap, result)[2:]] for gap in grouping["gaps"]
+    ]
+    print_table(
+        largest,
+        title=f"Gaps by {name}, the largest of {result['num_classes']} classes",
+        columns=["gap", "mode", "class", "value", interval],
+    )
+    hard = [gap for gap in grouping["gaps"] if gap["mode"] == "hard" and gap["by_class"]]
+    hard = [gap for gap in hard if has_labels(result) or gap["gap"] not in _needing_labels()]
+    print_table(
+        [
+            [gap["gap"], str(number), *_gap_line(one, result)[2:]]
+            for gap in hard
+            for number, one in enumerate(gap["by_class"])
+        ],
+        title=f"Gaps by {name}, decisions of each class",
+        columns=["gap", "class", "value", interval],
+    )
+    if result["against"] is not None:
+        changes = [
+            [f"{gap['gap']} class {number}", *_change_line(one)[1:]]
+            for gap in hard
+            for number, one in enumerate(gap["by_class"])
+            if one["against"]
+        ]
+        columns = ["gap", "other", "change", interval, "verdict"]
+        print_table(changes, title=f"Change of the gaps by {name}", columns=columns)
+    print_lines(*not_compared(grouping, result["rows"]))
+    if why := nothing_to_compare(grouping):
+        print_lines(why)
+    for gap in hard:
+        for number, one in enumerate(gap["by_class"]):
+            if one["left_out"]:
+                print_lines(
+                    f"{gap['gap']} of class {number} leaves out groups with fewer than {result['min_rows']} "
+                    f"such rows: {'; '.join(one['left_out'])}."
+                )
+
+
+def _class_name(gap: Mapping[str, Any]) -> str:
+    return "" if gap["largest_class"] is None else str(gap["largest_class"])
+
+
+def _needing_labels() -> set[str]:
+    return {one.label for one in GAPS.values() if one.needs_labels}
 
 
 def _group_tables(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, str], str]]:
@@ -260,8 +330,7 @@ def _group_line(group: Mapping[str, Any], numbers: Mapping[str, str]) -> list[st
 
 def _gap_line(gap: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     shown = [_number(gap["value"]), _span(gap["low"], gap["high"])]
-    needing_labels = {one.label for one in GAPS.values() if one.needs_labels}
-    if gap["gap"] in needing_labels and not has_labels(result):
+    if gap["gap"] in _needing_labels() and not has_labels(result):
         shown = [_NOT_APPLICABLE, _NOT_APPLICABLE]
     return [gap["gap"], gap["mode"], *shown]
 
