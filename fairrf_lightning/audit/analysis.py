@@ -73,7 +73,7 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
         **options,
         schema=SCHEMA,
         level=level,
-        threshold=scores.threshold,
+        threshold=None if scores.by_class else scores.threshold,
         min_rows=min_rows,
         rows=int(scores.counts.rows.sum()),
         labels=scores.has_labels,
@@ -235,6 +235,7 @@ def _class_gap_result(
         lows.append(gap_interval(sample, shared)[0].item())
         highs.append(gap_interval(sample, level)[1].item())
     largest = max(known, key=lambda number: by_class[number].value or 0)
+    bounds = [one.bounds for one in by_class if one.bounds is not None]
     return ClassGapResult(
         gap.label,
         mode,
@@ -242,6 +243,7 @@ def _class_gap_result(
         value=by_class[largest].value,
         low=json_number(max(lows)),
         high=json_number(max(highs)),
+        bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
         largest_class=largest,
         by_class=by_class,
     )

@@ -128,7 +128,7 @@ class Audit:
     Args:
         schema: Version of ``audit.json``.
         level: Confidence level of all intervals.
-        threshold: Decision threshold.
+        threshold: Decision threshold; ``None`` for more than two classes.
         min_rows: Groups with fewer rows are not compared.
         rows: Number of rows.
         labels: Whether the rows have true labels.
@@ -146,7 +146,7 @@ class Audit:
 
     schema: int
     level: float
-    threshold: float
+    threshold: float | None
     min_rows: int
     rows: int
     labels: bool

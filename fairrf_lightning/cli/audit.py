@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -73,8 +73,10 @@ def audit_command(
             data.
         against: Another checkpoint on the same rows; for predictions, the other model's column.
         split: Rows of the checkpoint's data.
-        prob: Column of probabilities; by default prob or probability.
-        decision: Column of decisions; by default the probability against the threshold.
+        prob: Column of probabilities; by default prob or probability. For more than two classes, the columns
+            NAME_0, NAME_1 and so on.
+        decision: Column of decisions; by default the probability against the threshold, or the most probable
+            of more than two classes.
         target: Column of true classes; by default target if there is one. Without true classes ('') only
             selection rates and dDP are measured.
         threshold: Decision threshold.
@@ -110,11 +112,12 @@ def audit_command(
                     f"--{option} {column}: names a column of predictions, but {source} is a checkpoint."
                 )
         names = list(dict.fromkeys(groups or ()))
-        rows = evaluate(data.load(source, trust or ()), split, names)
+        predict = partial(evaluate, split=split, attributes=names, several_classes=True)
+        rows = predict(data.load(source, trust or ()))
         if not len(rows.attributes.columns):
             raise InputError("the data name no sensitive attribute: name columns by --groups.")
         with quiet_lightning():  # the rows are the same, and were described above
-            other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
+            other = predict(data.load(Path(against), trust or ())) if against else None
         scores = score_checkpoint(rows, other, threshold)
     else:
         if data.options or data.name:
@@ -289,16 +292,12 @@ def _print_classes(grouping: Mapping[str, Any], result: Mapping[str, Any], inter
         ]
         columns = ["gap", "other", "change", interval, "verdict"]
         print_table(changes, title=f"Change of the gaps by {name}", columns=columns)
-    print_lines(*not_compared(grouping, result["rows"]))
-    if why := nothing_to_compare(grouping):
-        print_lines(why)
-    for gap in hard:
-        for number, one in enumerate(gap["by_class"]):
-            if one["left_out"]:
-                print_lines(
-                    f"{gap['gap']} of class {number} leaves out groups with fewer than {result['min_rows']} "
-                    f"such rows: {'; '.join(one['left_out'])}."
-                )
+    parts = [
+        {**one, "gap": f"{gap['gap']} of class {number}"}
+        for gap in hard
+        for number, one in enumerate(gap["by_class"])
+    ]
+    print_lines(*_notes({**grouping, "gaps": hard}, result), *_left_out(parts, result))
 
 
 def _class_name(gap: Mapping[str, Any]) -> str:
@@ -347,7 +346,11 @@ def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[s
     if why := nothing_to_compare(grouping):
         yield why
     yield from unknown_statements(grouping)
-    for gap in grouping["gaps"]:
+    yield from _left_out(grouping["gaps"], result)
+
+
+def _left_out(gaps: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Iterator[str]:
+    for gap in gaps:
         if gap["mode"] == "hard" and gap["left_out"]:
             absent = "; ".join(gap["left_out"])
             yield f"{gap['gap']} leaves out groups with fewer than {result['min_rows']} such rows: {absent}."
