@@ -231,6 +231,15 @@ class EvaluatedRows:
         return self.inputs if self.related is None else self.related
 
 
+def check_two_classes(run: Run) -> None:
+    """Raise :class:`InputError` if the model has more than two classes."""
+    if (classes := run.module.num_classes) > 2:
+        raise InputError(
+            f"{run.path}: the model has {classes} classes, expected two. For more than two classes there are "
+            "audit and report, without --survey, --certificate and --grid."
+        )
+
+
 @torch.no_grad()
 def evaluate(
     run: Run, split: str = "test", attributes: Sequence[str] = (), *, several_classes: bool = False
@@ -250,11 +259,8 @@ def evaluate(
     """
     if split not in get_args(Split):
         raise InputError(f"--split {split}: no such split; {did_you_mean(split, get_args(Split))}")
-    if (classes := getattr(run.module, "num_classes", 2)) > 2 and not several_classes:
-        raise InputError(
-            f"{run.path}: the model has {classes} classes, expected two. audit and report measure more "
-            "than two classes, without --survey, --certificate and --grid."
-        )
+    if not several_classes:
+        check_two_classes(run)
     parts: list[dict[str, Tensor]] = []
     for batch in run.data.rows_of(split):
         probabilities = run.module.penalty.probabilities(run.module(batch["inputs"])).double()

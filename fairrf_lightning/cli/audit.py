@@ -22,7 +22,7 @@ from fairrf_lightning.cli.parsing import DataOverrides, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
-from fairrf_lightning.load import Run, evaluate
+from fairrf_lightning.load import Run, check_two_classes, evaluate
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.quiet import quiet_lightning
@@ -102,6 +102,7 @@ def audit_command(
                 "--against and --threshold."
             )
         run = data.load(source, trust or ())
+        check_two_classes(run)
         return _audit_by_survey(run, survey, out, sensitive=sensitive, group=group, split=split, level=level)
     if sensitive or group:
         raise InputError("--sensitive and --group belong to --survey; name columns by --groups.")

@@ -202,7 +202,9 @@ def _class_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
     return [
         gap
         for number in range(result.get("num_classes", 0))
-        for gap in _audit_gaps({**result, "groupings": [_of_class(one, number) for one in result["groupings"]]})
+        for gap in _audit_gaps(
+            {**result, "groupings": [_of_class(one, number) for one in result["groupings"]]}
+        )
         if gap.mode == "hard"
     ]
 
@@ -222,7 +224,11 @@ def _groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
     rates = _RATES if has_labels(result) else {"selection_rate": _RATES["selection_rate"]}
     if "num_classes" in result:
         parts = [
-            {**grouping, "name": f"{grouping['name']}, each class", "groups": _of_class(grouping, number)["groups"]}
+            {
+                **grouping,
+                "name": f"{grouping['name']}, each class",
+                "groups": _of_class(grouping, number)["groups"],
+            }
             for grouping in result["groupings"]
             for number in range(result["num_classes"])
         ]

@@ -57,9 +57,7 @@ def rows() -> pd.DataFrame:
 
 def references(rows: pd.DataFrame, group: str, number: int) -> dict[str, float]:
     true, decided, groups = rows["target"] == number, rows["decision"] == number, rows[group]
-    rates = MetricFrame(
-        metrics=true_positive_rate, y_true=true, y_pred=decided, sensitive_features=groups
-    )
+    rates = MetricFrame(metrics=true_positive_rate, y_true=true, y_pred=decided, sensitive_features=groups)
     return {
         "dDP": demographic_parity_difference(true, decided, sensitive_features=groups),
         "dEO": rates.difference(),
@@ -225,6 +223,8 @@ def test_a_run_of_three_classes_is_audited_and_reported(
     assert "it has 2 classes, but" in refused(f"audit {first} --against {binary} {trust}")
     assert "--threshold 0.4" in refused(f"audit {first} --threshold 0.4 {trust}")
     assert "expected two" in refused(f"certify {first} --template p.yaml {trust}")
+    Path("s.csv").write_text("race\n")
+    assert "expected two" in refused(f"audit {first} --survey s.csv {trust}")
     Path("c.json").write_text("{}")
     message = refused(f"report lightning_logs/version_0 --certificate c.json {trust}")
     assert "--certificate c.json: for models of two classes" in message
@@ -241,9 +241,7 @@ def write_two_classes(rows: pd.DataFrame) -> None:
     two.to_csv("two.csv", index=False)
 
 
-def test_two_classes_are_as_before(
-    cli: CLI, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_classes_are_as_before(cli: CLI, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]) -> None:
     write_two_classes(rows)
     cli("audit two.csv --groups sex,race --against other")
     assert capsys.readouterr().out == (GOLDEN / "printed.txt").read_text("utf-8")
