@@ -178,7 +178,7 @@ def _group_numbers(
         dict(zip(columns, values, strict=True))
         for values in zip(*(c.tolist() for c in columns.values()), strict=True)
     ]
-    if scores.has_probs and model == 0:
+    if scores.has_probs and scores.ranks_scores and model == 0:
         for line, cells in zip(lines, members, strict=True):
             line["auc"], line["auc_error"] = scores.auc(cells)
             line["calibration_error"] = scores.calibration_error(cells)
@@ -196,8 +196,7 @@ def _class_numbers(
 ) -> list[dict[str, Any]]:
     """Return the numbers of each group for more than two classes, those of each class in ``classes``."""
     parts = [_group_numbers(one, members, model, level=level) for one in scores.by_class]
-    hidden = {"rows", "auc", "auc_error", "calibration_error"}  # of all classes, or of two classes only
-    hidden |= {name for name in parts[0][0] if name.startswith("accuracy")}
+    hidden = {"rows", "accuracy", "accuracy_low", "accuracy_high"}  # of all classes
     lines: list[dict[str, Any]] = []
     for place, cells in enumerate(members):
         counts = [one.counts.model(model).merge_groups([cells]) for one in scores.by_class]

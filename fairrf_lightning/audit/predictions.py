@@ -123,7 +123,7 @@ class _File:
     @property
     def columns(self) -> list[str]:
         against = self.against if self.prob is None else None
-        named = [self.target, *self.groups, self.decision, *self.probabilities, against]
+        named = [self.target, *self.groups, *self.probabilities, self.decision, against]
         return list(dict.fromkeys(name for name in named if name is not None))
 
     def check(self, columns: Sequence[str]) -> None:
@@ -148,7 +148,7 @@ class _File:
 
     def _read_csv(self) -> Iterator[Any]:
         text = {name: pa.string() for name in (*self.groups, self.target) if name is not None}
-        numbers = self.probabilities or [self.against]
+        numbers = (*self.probabilities, self.against if self.prob is None else None)
         text |= {name: pa.float64() for name in numbers if name is not None}
         convert = arrow_csv.ConvertOptions(
             column_types=text, null_values=list(MISSING_VALUES), strings_can_be_null=True

@@ -62,6 +62,7 @@ class Scores:
         self.num_models = 1
         self.num_classes = num_classes
         self.by_class: list[Scores] = []  # of more than two classes, one against all others
+        self.ranks_scores = True  # for AUC and calibration
         self.has_labels = True
         self._numbers: dict[Cell, int] = {}
         self._counts: GroupCounts | None = None
@@ -69,8 +70,8 @@ class Scores:
         self._scores = _ScoreCounts()
         if num_classes > 2:
             self.by_class = [Scores(attributes, compared=compared) for _ in range(num_classes)]
-            for one in self.by_class:  # all have the same cells
-                one.names, one._numbers = self.names, self._numbers
+            for one in self.by_class:
+                one.names, one.ranks_scores = self.names, False  # all have the same cells
 
     @classmethod
     def of_arrays(
@@ -163,7 +164,7 @@ class Scores:
         if self.by_class:
             return
         number = len(self.names)
-        if probs is not None and len(cells):
+        if probs is not None and len(cells) and self.ranks_scores:
             first = probs[0]
             bins = np.minimum((first * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
             places, size = cells * CALIBRATION_BINS + bins, number * CALIBRATION_BINS
