@@ -90,7 +90,7 @@ def read_predictions(
 
 
 def _num_classes(path: Path, name: str, columns: Sequence[str]) -> int:
-    """Return the number of classes with columns ``<name>_0``, ``<name>_1`` and so on; 2 if there are none."""
+    """Return the number of classes with columns ``<name>_0``, ``<name>_1`` and so on, or 2."""
     found = next(number for number in range(len(columns) + 1) if f"{name}_{number}" not in columns)
     if found in (1, 2):
         raise InputError(
