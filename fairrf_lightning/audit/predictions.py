@@ -75,6 +75,11 @@ def read_predictions(
             f"--against {against}: expected the columns {against}_0 to {against}_{num_classes - 1}, one per "
             f"class, as {prob} has; compare models of the same classes."
         )
+    if num_classes == 2 and against and against not in columns and f"{against}_0" in columns:
+        raise InputError(
+            f"--against {against}: it has several classes, but {prob or decision} has two; compare models of "
+            "the same classes."
+        )
     file = _File(path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against, num_classes)
     file.check(columns)
     source = {"kind": "predictions", "path": str(path), "against": against, "data": None, "split": None}
