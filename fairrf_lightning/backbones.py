@@ -7,6 +7,7 @@ A backbone may have its own loss, a method ``task_loss(logits, target)``; otherw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -125,11 +126,14 @@ def build_backbone(make: Callable[[int], nn.Module], n_features: int, num_classe
     """
     if num_classes == 2:
         return make(n_features)
-    if isinstance(make, type) and hasattr(make, "task_loss"):
+    kind: Callable[..., Any] = make
+    if isinstance(make, partial):  # LightningCLI passes the class as an argument
+        kind = next((given for given in make.args if isinstance(given, type)), make)
+    if isinstance(kind, type) and hasattr(kind, "task_loss"):
         raise InputError(
-            f"num_classes = {num_classes}: {make.__name__} is for two classes; take mlp or linear."
+            f"num_classes = {num_classes}: {kind.__name__} is for two classes; take mlp or linear."
         )
-    if "outputs" in signature(make).parameters:
+    if "outputs" in signature(kind).parameters:
         options: dict[str, Any] = {"outputs": num_classes}
         return make(n_features, **options)
     return make(n_features)

@@ -184,8 +184,9 @@ class EvaluatedRows:
     Args:
         run: The run that the model and the data belong to.
         split: Name of the split.
-        probabilities: Probability of the positive class, ``(N,)``, float64.
-        target: Classes 0 or 1, ``(N,)``.
+        probabilities: Probability of the positive class, ``(N,)``, or of each class, ``(N, classes)``;
+            float64.
+        target: Classes from 0, ``(N,)``.
         inputs: Encoded inputs of the model ``(N, D)``.
         related: Columns that only the penalty sees ``(N, R)``; ``None`` if the related columns are inputs.
         rows: Row numbers in the table as read, ``(N,)``.
@@ -230,8 +231,19 @@ class EvaluatedRows:
         return self.inputs if self.related is None else self.related
 
 
+def check_two_classes(run: Run) -> None:
+    """Raise :class:`InputError` if the model has more than two classes."""
+    if (classes := run.module.num_classes) > 2:
+        raise InputError(
+            f"{run.path}: the model has {classes} classes, expected two. For more than two classes there are "
+            "audit and report, without --survey, --certificate and --grid."
+        )
+
+
 @torch.no_grad()
-def evaluate(run: Run, split: str = "test", attributes: Sequence[str] = ()) -> EvaluatedRows:
+def evaluate(
+    run: Run, split: str = "test", attributes: Sequence[str] = (), *, several_classes: bool = False
+) -> EvaluatedRows:
     """Predict the rows of a split.
 
     Args:
@@ -239,13 +251,16 @@ def evaluate(run: Run, split: str = "test", attributes: Sequence[str] = ()) -> E
         split: ``train``, ``val`` or ``test``.
         attributes: Columns of the table to return with their original values; by default the sensitive
             attribute of the data.
+        several_classes: Allow a model of more than two classes.
 
     Raises:
-        InputError: If the split or a column does not exist.
+        InputError: If the split or a column does not exist, or the model has too many classes.
         DivergedError: If a prediction is not finite.
     """
     if split not in get_args(Split):
         raise InputError(f"--split {split}: no such split; {did_you_mean(split, get_args(Split))}")
+    if not several_classes:
+        check_two_classes(run)
     parts: list[dict[str, Tensor]] = []
     for batch in run.data.rows_of(split):
         probabilities = run.module.penalty.probabilities(run.module(batch["inputs"])).double()

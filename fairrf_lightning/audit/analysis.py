@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +17,8 @@ from fairrf_lightning.audit.result import (
     MORE_ACCURATE,
     SCHEMA,
     Audit,
+    ClassAudit,
+    ClassGapResult,
     GapChange,
     GapResult,
     GroupingResult,
@@ -26,7 +29,7 @@ from fairrf_lightning.audit.result import (
 from fairrf_lightning.audit.scores import Scores
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, by_condition
-from fairrf_lightning.metrics.intervals import RateSample, gap_interval
+from fairrf_lightning.metrics.intervals import RateSample, bonferroni_level, gap_interval, wilson_interval
 from fairrf_lightning.metrics.paired import (
     decision_correlation,
     gap_difference_interval,
@@ -65,10 +68,12 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
         if name not in scores.attributes:
             raise InputError(f"no attribute '{name}'; {did_you_mean(name, scores.attributes)}")
     every = [list(range(len(scores.names)))]
-    found = Audit(
+    options: dict[str, Any] = {"num_classes": scores.num_classes} if scores.by_class else {}
+    found = (ClassAudit if scores.by_class else Audit)(
+        **options,
         schema=SCHEMA,
         level=level,
-        threshold=scores.threshold,
+        threshold=None if scores.by_class else scores.threshold,
         min_rows=min_rows,
         rows=int(scores.counts.rows.sum()),
         labels=scores.has_labels,
@@ -124,6 +129,7 @@ def _group_name(values: list[str]) -> str:
 def _grouping_result(scores: Scores, grouping: _Grouping, level: float, min_rows: int) -> GroupingResult:
     numbers = _group_numbers(scores, list(grouping.groups.values()), level=level)
     modes: list[Mode] = ["hard", "prob"] if scores.has_probs else ["hard"]
+    result_of = _class_gap_result if scores.by_class else _gap_result
     return GroupingResult(
         name=" x ".join(grouping.attributes),
         attributes=grouping.attributes,
@@ -133,7 +139,7 @@ def _grouping_result(scores: Scores, grouping: _Grouping, level: float, min_rows
             for name, group in zip(grouping.groups, numbers, strict=True)
         ],
         gaps=[
-            _gap_result(scores, grouping, gap, mode, level=level, min_rows=min_rows)
+            result_of(scores, grouping, gap, mode, level=level, min_rows=min_rows)
             for gap in GAPS.values()
             for mode in modes
         ],
@@ -153,6 +159,8 @@ def _group_numbers(
     """
     if not members:
         return []
+    if scores.by_class:
+        return _class_numbers(scores, members, model, level=level)
     counts = scores.counts.model(model).merge_groups(members)
     rates = counts.group_rates(level)
     positives, rows = counts.rows[:, 1], counts.rows.sum(-1)
@@ -170,7 +178,7 @@ def _group_numbers(
         dict(zip(columns, values, strict=True))
         for values in zip(*(c.tolist() for c in columns.values()), strict=True)
     ]
-    if scores.has_probs and model == 0:
+    if scores.has_probs and scores.ranks_scores and model == 0:
         for line, cells in zip(lines, members, strict=True):
             line["auc"], line["auc_error"] = scores.auc(cells)
             line["calibration_error"] = scores.calibration_error(cells)
@@ -183,19 +191,83 @@ def _group_numbers(
     ]
 
 
-def _gap_result(
+def _class_numbers(
+    scores: Scores, members: list[list[int]], model: int, *, level: float
+) -> list[dict[str, Any]]:
+    """Return the numbers of each group for more than two classes, those of each class in ``classes``."""
+    parts = [_group_numbers(one, members, model, level=level) for one in scores.by_class]
+    hidden = {"rows", "accuracy", "accuracy_low", "accuracy_high"}  # of all classes
+    lines: list[dict[str, Any]] = []
+    for place, cells in enumerate(members):
+        counts = [one.counts.model(model).merge_groups([cells]) for one in scores.by_class]
+        rows, right = counts[0].rows.sum(), torch.stack([one.positive[0, 1] for one in counts]).sum()
+        found = (right / rows.double(), *wilson_interval(right.double(), rows.double(), level))
+        numbers = [json_number(value.item()) if scores.has_labels else None for value in found]
+        by_class = [
+            {"class": number} | {name: value for name, value in part[place].items() if name not in hidden}
+            for number, part in enumerate(parts)
+        ]
+        line = dict(zip(("accuracy", "accuracy_low", "accuracy_high"), numbers, strict=True))
+        lines.append({"rows": int(rows), **line, "classes": by_class})
+    return lines
+
+
+def _class_gap_result(
     scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
-) -> GapResult:
-    """Return a gap between the groups that have ``min_rows`` rows under each of its conditions."""
-    if gap.needs_labels and not scores.has_labels:
-        return GapResult(gap.label, mode)
+) -> ClassGapResult:
+    """Return the gap of each class against all others, and the largest of them.
+
+    The lower limits of the classes share the error probability, as in
+    :func:`~fairrf_lightning.metrics.intervals.gap_interval`; groups with too few rows differ by class.
+    """
+    by_class = [
+        _gap_result(one, grouping, gap, mode, level=level, min_rows=min_rows) for one in scores.by_class
+    ]
+    known = [number for number, one in enumerate(by_class) if one.value is not None]
+    if not known:
+        return ClassGapResult(gap.label, mode, by_class=by_class)
+    shared = bonferroni_level(level, len(known))
+    lows, highs = [], []
+    for number in known:
+        members, _ = _enough(scores.by_class[number], grouping, gap, min_rows)
+        sample = scores.by_class[number].counts.model(0).merge_groups(members).sample(gap, mode)
+        lows.append(gap_interval(sample, shared)[0].item())
+        highs.append(gap_interval(sample, level)[1].item())
+    largest = max(known, key=lambda number: by_class[number].value or 0)
+    bounds = [one.bounds for one in by_class if one.bounds is not None]
+    return ClassGapResult(
+        gap.label,
+        mode,
+        estimable=True,
+        value=by_class[largest].value,
+        low=json_number(max(lows)),
+        high=json_number(max(highs)),
+        bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
+        largest_class=largest,
+        by_class=by_class,
+    )
+
+
+def _enough(
+    scores: Scores, grouping: _Grouping, gap: Gap, min_rows: int
+) -> tuple[list[list[int]], list[str]]:
+    """Return the cells of the groups with enough rows for a gap, and the names of the other groups."""
     rows = scores.counts.rows
     enough = {
         name: bool((by_condition(rows[cells].sum(0, keepdim=True), gap) >= min_rows).all())
         for name, cells in grouping.groups.items()
     }
     left_out = [name for name, is_enough in enough.items() if not is_enough]
-    members = [cells for name, cells in grouping.groups.items() if enough[name]]
+    return [cells for name, cells in grouping.groups.items() if enough[name]], left_out
+
+
+def _gap_result(
+    scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
+) -> GapResult:
+    """Return a gap between the groups that have ``min_rows`` rows under each of its conditions."""
+    if gap.needs_labels and not scores.has_labels:
+        return GapResult(gap.label, mode)
+    members, left_out = _enough(scores, grouping, gap, min_rows)
     if len(members) < 2:
         return GapResult(gap.label, mode, left_out=left_out)
     models = [scores.counts.model(model).merge_groups(members) for model in range(scores.num_models)]
@@ -271,13 +343,18 @@ def _accuracy_difference(scores: Scores, level: float) -> dict[str, Any] | None:
     """
     if scores.num_models < 2 or not scores.has_labels:
         return None
-    negatives, positives = scores.counts.rows.sum(0).tolist()
-    first, second, both = scores.counts.positive.sum(-2).tolist()
-    # A model alone is right if it alone accepts a positive, or if the other alone accepts a negative.
-    only_first = first[1] - both[1] + second[0] - both[0]
-    only_second = second[1] - both[1] + first[0] - both[0]
-    both_right = both[1] + negatives - first[0] - second[0] + both[0]
-    rows = negatives + positives
+    rows = int(scores.counts.rows.sum())
+    if scores.by_class:  # a decision is right if it is positive for the true class
+        right = torch.stack([one.counts.positive.sum(-2)[:, 1] for one in scores.by_class]).sum(0)
+        first_right, second_right, both_right = right.tolist()
+        only_first, only_second = first_right - both_right, second_right - both_right
+    else:
+        negatives = int(scores.counts.rows.sum(0)[0])
+        first, second, both = scores.counts.positive.sum(-2).tolist()
+        # A model alone is right if it alone accepts a positive, or if the other alone accepts a negative.
+        only_first = first[1] - both[1] + second[0] - both[0]
+        only_second = second[1] - both[1] + first[0] - both[0]
+        both_right = both[1] + negatives - first[0] - second[0] + both[0]
     low, high = paired_difference_interval(only_first, only_second, rows, level)
     return {
         "value": (only_first - only_second) / rows,

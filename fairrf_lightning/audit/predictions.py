@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from fairrf_lightning.audit.scores import Floats, Ints, Scores
+from fairrf_lightning.audit.scores import Floats, Ints, Scores, no_threshold
 from fairrf_lightning.datamodules.columns import MISSING_VALUES, check_column, value_text
 from fairrf_lightning.datamodules.files import CsvFile
 from fairrf_lightning.errors import InputError, first_line
@@ -42,11 +42,12 @@ def read_predictions(
     Args:
         path: CSV file with a line of column names, or Parquet file.
         groups: Columns of the sensitive attributes; an empty cell is an unknown group.
-        target: Column of the true class, 0 or 1 (or false and true). By default ``target`` if there is one;
-            an empty name reads no labels.
+        target: Column of the true class, 0 or 1 (or false and true), or from 0 of more than two classes. By
+            default ``target`` if there is one; an empty name reads no labels.
         prob: Column of the probability of the positive class. By default ``prob`` or ``probability``, unless
-            ``decision`` is given.
-        decision: Column of the decision, 0 or 1; by default ``prob >= threshold``.
+            ``decision`` is given. For more than two classes, the columns ``<prob>_0``, ``<prob>_1`` and so
+            on.
+        decision: Column of the decision; by default ``prob >= threshold``, or the most probable class.
         against: Column of the probability, or of the decision without ``prob``, of another model.
         threshold: Decision threshold.
 
@@ -64,11 +65,25 @@ def read_predictions(
             "sensitive column, or the true class by --target."
         )
     if prob is None and decision is None:
-        prob = next((name for name in PROBABILITIES if name in columns), None)
-    file = _File(path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against)
+        found = (name for name in PROBABILITIES if name in columns or f"{name}_0" in columns)
+        prob = next(found, None)
+    num_classes = 2 if prob is None or prob in columns else _num_classes(path, prob, columns)
+    if num_classes > 2 and threshold != 0.5:
+        raise InputError(no_threshold(threshold, num_classes))
+    if num_classes > 2 and against and _num_classes(path, against, columns) != num_classes:
+        raise InputError(
+            f"--against {against}: expected the columns {against}_0 to {against}_{num_classes - 1}, one per "
+            f"class, as {prob} has; compare models of the same classes."
+        )
+    if num_classes == 2 and against and against not in columns and f"{against}_0" in columns:
+        raise InputError(
+            f"--against {against}: it has several classes, but {prob or decision} has two; compare models of "
+            "the same classes."
+        )
+    file = _File(path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against, num_classes)
     file.check(columns)
     source = {"kind": "predictions", "path": str(path), "against": against, "data": None, "split": None}
-    scores = Scores(file.groups, threshold=threshold, source=source)
+    scores = Scores(file.groups, threshold=threshold, source=source, num_classes=num_classes)
     rows = 0
     for table in file.read():
         with _row_named(rows):
@@ -77,6 +92,17 @@ def read_predictions(
     if not rows:
         raise InputError(f"{path} has no rows.")
     return scores
+
+
+def _num_classes(path: Path, name: str, columns: Sequence[str]) -> int:
+    """Return the number of classes with columns ``<name>_0``, ``<name>_1`` and so on, or 2."""
+    found = next(number for number in range(len(columns) + 1) if f"{name}_{number}" not in columns)
+    if found in (1, 2):
+        raise InputError(
+            f"{path} has {' and '.join(f'{name}_{number}' for number in range(found))}, not three or more "
+            f"classes: name the column of the positive class by --prob, such as --prob {name}_{found - 1}."
+        )
+    return max(found, 2)
 
 
 @dataclass(frozen=True)
@@ -89,10 +115,20 @@ class _File:
     prob: str | None
     decision: str | None
     against: str | None
+    num_classes: int = 2
+
+    @property
+    def probabilities(self) -> list[str]:
+        """The columns of probabilities, those of the other model last."""
+        names = [name for name in (self.prob, self.against) if self.prob is not None and name is not None]
+        if self.num_classes == 2:
+            return names
+        return [f"{name}_{number}" for name in names for number in range(self.num_classes)]
 
     @property
     def columns(self) -> list[str]:
-        named = [self.target, *self.groups, self.prob, self.decision, self.against]
+        against = self.against if self.prob is None else None
+        named = [self.target, *self.groups, *self.probabilities, self.decision, against]
         return list(dict.fromkeys(name for name in named if name is not None))
 
     def check(self, columns: Sequence[str]) -> None:
@@ -117,7 +153,8 @@ class _File:
 
     def _read_csv(self) -> Iterator[Any]:
         text = {name: pa.string() for name in (*self.groups, self.target) if name is not None}
-        text |= {name: pa.float64() for name in (self.prob, self.against) if name is not None}
+        numbers = (*self.probabilities, self.against if self.prob is None else None)
+        text |= {name: pa.float64() for name in numbers if name is not None}
         convert = arrow_csv.ConvertOptions(
             column_types=text, null_values=list(MISSING_VALUES), strings_can_be_null=True
         )
@@ -126,15 +163,19 @@ class _File:
                 yield pa.Table.from_batches([batch])
 
     def add(self, table: Any, scores: Scores) -> None:
-        target = None if self.target is None else _labels(self.target, table.column(self.target))
+        classes = self.num_classes
+        target = None if self.target is None else _labels(self.target, table.column(self.target), classes)
         cells = _cell_numbers([table.column(name) for name in self.groups], scores)
-        names = [self.prob, self.against] if self.prob is not None else []
-        probs = [_probabilities(name, table.column(name)) for name in names if name is not None]
-        decisions: list[Any] = [values >= scores.threshold for values in probs]
+        probs = [_probabilities(name, table.column(name)) for name in self.probabilities]
+        if classes > 2:
+            probs = [np.stack(probs[at : at + classes], -1) for at in range(0, len(probs), classes)]
+        decisions: list[Any] = [
+            values.argmax(-1) if classes > 2 else values >= scores.threshold for values in probs
+        ]
         if self.decision is not None:
-            decisions[:1] = [_binary(self.decision, table.column(self.decision))]
+            decisions[:1] = [_codes(self.decision, table.column(self.decision), classes)]
         if self.against is not None and self.prob is None:
-            decisions.append(_binary(self.against, table.column(self.against)))
+            decisions.append(_codes(self.against, table.column(self.against)))
         scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
 
 
@@ -204,25 +245,36 @@ def _encoded(column: Any) -> Any:
     return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
 
 
-def _binary(name: str, column: Any) -> Ints:
+def _codes(name: str, column: Any, num_classes: int = 2) -> Ints:
+    """Return the classes of a column, numbers from 0; of two, false and true as well."""
+    known = {str(number): number for number in range(num_classes)}
+    known |= {f"{number}.0": number for number in range(num_classes)}
+    known |= {"false": 0, "true": 1} if num_classes == 2 else {}
     encoded = _encoded(column)
     codes: list[int] = []
     for value in encoded.dictionary.to_pylist():
         text = (value_text(value) or "").lower()
-        if text not in ("0", "1", "false", "true", "0.0", "1.0"):
+        if text not in known:
             row = int(np.argmax(encoded.indices.to_numpy(zero_copy_only=False) == len(codes)))
-            raise _WrongCell(row, f"column '{name}' has {_words(value)}", "expected 0 or 1 in every row.")
-        codes.append(int(text in ("1", "true", "1.0")))
+            expected = f"expected {_expected(num_classes)} in every row"
+            if num_classes == 2 and text.removesuffix(".0").isdigit():
+                expected += "; for more than two classes name columns NAME_0, NAME_1, ... by --prob NAME"
+            raise _WrongCell(row, f"column '{name}' has {_words(value)}", f"{expected}.")
+        codes.append(known[text])
     numbers: Ints = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return numbers
 
 
-def _labels(name: str, column: Any) -> Ints:
+def _expected(num_classes: int) -> str:
+    return "0 or 1" if num_classes == 2 else f"a class from 0 to {num_classes - 1}"
+
+
+def _labels(name: str, column: Any, num_classes: int) -> Ints:
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy()))
-        advice = "expected 0 or 1 in every row; --target '' audits without true labels."
+        advice = f"expected {_expected(num_classes)} in every row; --target '' audits without true labels."
         raise _WrongCell(row, f"column '{name}' has an empty cell", advice)
-    return _binary(name, column)
+    return _codes(name, column, num_classes)
 
 
 def _probabilities(name: str, column: Any) -> Floats:

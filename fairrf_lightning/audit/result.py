@@ -14,7 +14,7 @@ import pandas as pd
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.counts import Mode
-from fairrf_lightning.metrics.decisions import no_information
+from fairrf_lightning.metrics.decisions import SAME_DECISION, no_information
 from fairrf_lightning.wording import first_upper, listing, points
 
 SCHEMA = 1
@@ -85,6 +85,21 @@ class GapResult:
 
 
 @dataclass(frozen=True)
+class ClassGapResult(GapResult):
+    """The largest gap of more than two classes, each against all others.
+
+    The lower limit shares the error probability between the classes.
+
+    Args:
+        largest_class: The class with the largest gap.
+        by_class: The gap of each class, with its own interval and, if there is one, the other model's.
+    """
+
+    largest_class: int | None = None
+    by_class: list[GapResult] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class GroupingResult:
     """Rates and gaps by one attribute, or by the intersection of several.
 
@@ -113,7 +128,7 @@ class Audit:
     Args:
         schema: Version of ``audit.json``.
         level: Confidence level of all intervals.
-        threshold: Decision threshold.
+        threshold: Decision threshold; ``None`` for more than two classes.
         min_rows: Groups with fewer rows are not compared.
         rows: Number of rows.
         labels: Whether the rows have true labels.
@@ -131,7 +146,7 @@ class Audit:
 
     schema: int
     level: float
-    threshold: float
+    threshold: float | None
     min_rows: int
     rows: int
     labels: bool
@@ -176,6 +191,47 @@ class Audit:
         return notices + "".join(table.to_html(index=False, float_format="{:.4f}".format) for table in tables)
 
 
+@dataclass(frozen=True, repr=False)
+class ClassAudit(Audit):
+    """An audit of more than two classes, each against all others.
+
+    The numbers of all rows and of each group are rows and accuracy; their ``classes`` hold the other
+    numbers of each class, without AUC and calibration. The gaps are of :class:`ClassGapResult`.
+
+    Args:
+        num_classes: Number of classes.
+    """
+
+    num_classes: int = 3
+
+    def groups_table(self) -> pd.DataFrame:
+        """Return one line per group and class of each grouping."""
+        return pd.DataFrame(
+            [
+                {"grouping": one.name, **{k: v for k, v in group.items() if k != "classes"}, **numbers}
+                for one in self.groupings
+                for group in one.groups
+                for numbers in group["classes"]
+            ]
+        )
+
+    def gaps_table(self) -> pd.DataFrame:
+        """Return one line per gap and class of each grouping."""
+        names = ("value", "low", "high")
+        change = ("difference", "difference_low", "difference_high", "verdict")
+        return pd.DataFrame(
+            [
+                {"grouping": one.name, "gap": gap.gap, "mode": gap.mode, "class": number}
+                | {name: getattr(part, name) for name in names}
+                | ({name: getattr(part.against, name, None) for name in change} if self.against else {})
+                for one in self.groupings
+                for gap in one.gaps
+                if isinstance(gap, ClassGapResult)
+                for number, part in [(f"largest ({gap.largest_class})", gap), *enumerate(gap.by_class)]
+            ]
+        )
+
+
 def read_audit(path: Path) -> dict[str, Any]:
     """Read ``audit.json``.
 
@@ -216,6 +272,8 @@ def notices(result: Mapping[str, Any]) -> Iterator[str]:
     for key, whose in (("overall", ""), ("against", "of the other model: ")):
         if why := uninformative(result.get(key)):
             yield first_upper(f"{whose}{why}.")
+    if (several := result.get("num_classes", 2)) > 2:
+        yield several_classes(several)
     if not has_labels(result):
         yield NO_LABELS
     elif result["overall"].get("base_rate") in (0, 1):
@@ -225,6 +283,14 @@ def notices(result: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
+def several_classes(number: int) -> str:
+    """Return what an audit of more than two classes measures, and what it does not."""
+    return (
+        f"{number} classes: each is compared with all others together. AUC and calibration are not "
+        "applicable: they need one positive class."
+    )
+
+
 def has_labels(result: Mapping[str, Any]) -> bool:
     """Return whether the rows of an ``audit.json`` have true labels."""
     return bool(result.get("labels", True))
@@ -232,6 +298,8 @@ def has_labels(result: Mapping[str, Any]) -> bool:
 
 def uninformative(numbers: Mapping[str, Any] | None) -> str:
     """Return why gaps carry no information, if a model gives (almost) all rows the same decision."""
+    if classes := (numbers or {}).get("classes"):
+        return SAME_DECISION if any(one["selection_rate"] == 1 for one in classes) else ""
     return no_information(*share_and_balance(numbers))
 
 

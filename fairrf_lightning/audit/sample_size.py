@@ -274,6 +274,11 @@ def _text(numbers: Sequence[float]) -> str:
 
 def _from_pilot(pilot: Path, gap: str, name: str) -> tuple[list[float], list[float]]:
     found = read_audit(pilot)
+    if "num_classes" in found:
+        raise InputError(
+            f"--pilot {pilot}: an audit of {found['num_classes']} classes, expected two; give --shares and "
+            "--rates of one class instead."
+        )
     groupings, min_rows = {one["name"]: one for one in found["groupings"]}, found["min_rows"]
     name = name or next(iter(groupings))
     if name not in groupings:

@@ -40,6 +40,7 @@ class Scores:
         source: Description of the model and the rows, for the result.
         compared: Values of an attribute that are compared; all values of an attribute not listed.
         notices: Notices about the models.
+        num_classes: Number of classes; of more than two, each is counted against all others.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Scores:
         source: Mapping[str, Any] | None = None,
         compared: Mapping[str, Sequence[str]] | None = None,
         notices: Sequence[str] = (),
+        num_classes: int = 2,
     ) -> None:
         self.attributes = tuple(attributes)
         self.threshold = threshold
@@ -58,11 +60,18 @@ class Scores:
         self.notices = list(notices)
         self.names: list[Cell] = []
         self.num_models = 1
+        self.num_classes = num_classes
+        self.by_class: list[Scores] = []  # of more than two classes, one against all others
+        self.ranks_scores = True  # for AUC and calibration
         self.has_labels = True
         self._numbers: dict[Cell, int] = {}
         self._counts: GroupCounts | None = None
         self._calibration: GroupCounts | None = None
         self._scores = _ScoreCounts()
+        if num_classes > 2:
+            self.by_class = [Scores(attributes, compared=compared) for _ in range(num_classes)]
+            for one in self.by_class:
+                one.names, one.ranks_scores = self.names, False  # all have the same cells
 
     @classmethod
     def of_arrays(
@@ -75,8 +84,9 @@ class Scores:
         """Count rows in memory.
 
         Args:
-            target: Classes 0 or 1, ``(N,)``, or ``None`` without true labels.
-            probabilities: Of one model or two, ``(models, N)``.
+            target: Classes from 0, ``(N,)``, or ``None`` without true labels.
+            probabilities: Of one model or two, ``(models, N)``; of more than two classes
+                ``(models, N, classes)``. The decision is then the most probable class.
             attributes: Values of the sensitive attributes, one line per row; missing where unknown. A table
                 without columns is one group.
             options: Options of :class:`Scores`.
@@ -86,6 +96,8 @@ class Scores:
         """
         if not ((probabilities >= 0) & (probabilities <= 1)).all():  # NaN fails as well
             raise InputError("probabilities: expected numbers from 0 to 1 for every row and model.")
+        if several := probabilities.ndim == 3:
+            options["num_classes"] = probabilities.shape[2]
         scores = cls([str(name) for name in attributes], **options)
         codes: Ints = np.zeros(len(attributes), np.int64)
         if len(attributes.columns):
@@ -97,12 +109,15 @@ class Scores:
             for values in first.to_numpy(dtype=object)
         ]
         labels = None if target is None else target.astype(np.int64)
-        scores.add(np.array(numbers)[codes], probabilities >= scores.threshold, labels, probabilities)
+        decisions = probabilities.argmax(-1) if several else probabilities >= scores.threshold
+        scores.add(np.array(numbers)[codes], decisions, labels, probabilities)
         return scores
 
     @property
     def counts(self) -> GroupCounts:
-        """Counts of each model and cell, ``(models, cells, 2)``."""
+        """Counts of each model and cell, ``(models, cells, 2)``; of several classes those of class 0."""
+        if self.by_class:
+            return self.by_class[0].counts
         if self._counts is None:
             raise ValueError("no rows were added")
         return self._counts.pad(len(self.names))
@@ -134,12 +149,22 @@ class Scores:
         Args:
             cells: Number of the cell of each row, ``(N,)``.
             decisions: Decisions of each model, ``(models, N)``.
-            target: Classes 0 or 1, or ``None`` without true labels.
-            probs: Probabilities of each model, ``(models, N)``, or ``None``.
+            target: True classes, or ``None`` without true labels.
+            probs: Probabilities of each model, ``(models, N)`` or ``(models, N, classes)``, or ``None``.
+
+        Raises:
+            InputError: If a true class is not one of the classes.
         """
         self.num_models, self.has_labels = len(decisions), target is not None
+        if target is not None and len(target) and not 0 <= target.min() <= target.max() < self.num_classes:
+            raise InputError(f"target: expected classes from 0 to {self.num_classes - 1} in every row.")
+        for number, one in enumerate(self.by_class):
+            is_class = None if target is None else (target == number).astype(np.int64)
+            one.add(cells, decisions == number, is_class, None if probs is None else probs[..., number])
+        if self.by_class:
+            return
         number = len(self.names)
-        if probs is not None and len(cells):
+        if probs is not None and len(cells) and self.ranks_scores:
             first = probs[0]
             bins = np.minimum((first * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
             places, size = cells * CALIBRATION_BINS + bins, number * CALIBRATION_BINS
@@ -187,6 +212,8 @@ def score_checkpoint(
         InputError: If the rows of the two checkpoints differ.
     """
     probabilities, notices = [rows.probabilities.numpy()], rows.run.notices
+    if probabilities[0].ndim == 2 and threshold != 0.5:
+        raise InputError(no_threshold(threshold, probabilities[0].shape[1]))
     if against is not None:
         if not np.array_equal(rows.rows.numpy(), against.rows.numpy()):
             raise InputError(
@@ -194,6 +221,12 @@ def score_checkpoint(
                 "both with the same data and seed."
             )
         probabilities.append(against.probabilities.numpy())
+        if probabilities[0].shape != probabilities[1].shape:
+            classes = [2 if one.ndim == 1 else one.shape[1] for one in probabilities]
+            raise InputError(
+                f"--against {against.checkpoint}: it has {classes[1]} classes, but {rows.checkpoint} has "
+                f"{classes[0]}; compare models of the same classes."
+            )
         notices = [*notices, *against.run.notices]
     source: dict[str, Any] = {"kind": "checkpoint", "path": rows.checkpoint}
     source["against"] = None if against is None else against.checkpoint
@@ -206,6 +239,14 @@ def score_checkpoint(
         source=source,
         compared=rows.compared,
         notices=notices,
+    )
+
+
+def no_threshold(threshold: float, num_classes: int) -> str:
+    """Return why a decision threshold cannot be used for several classes."""
+    return (
+        f"--threshold {threshold}: the model has {num_classes} classes and decides for the most probable "
+        "one; leave the option out."
     )
 
 

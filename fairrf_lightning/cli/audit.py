@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from fairrf_lightning.cli.parsing import DataOverrides, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
-from fairrf_lightning.load import Run, evaluate
+from fairrf_lightning.load import Run, check_two_classes, evaluate
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.quiet import quiet_lightning
@@ -73,8 +73,10 @@ def audit_command(
             data.
         against: Another checkpoint on the same rows; for predictions, the other model's column.
         split: Rows of the checkpoint's data.
-        prob: Column of probabilities; by default prob or probability.
-        decision: Column of decisions; by default the probability against the threshold.
+        prob: Column of probabilities; by default prob or probability. For more than two classes, the columns
+            NAME_0, NAME_1 and so on.
+        decision: Column of decisions; by default the probability against the threshold, or the most probable
+            of more than two classes.
         target: Column of true classes; by default target if there is one. Without true classes ('') only
             selection rates and dDP are measured.
         threshold: Decision threshold.
@@ -100,6 +102,7 @@ def audit_command(
                 "--against and --threshold."
             )
         run = data.load(source, trust or ())
+        check_two_classes(run)
         return _audit_by_survey(run, survey, out, sensitive=sensitive, group=group, split=split, level=level)
     if sensitive or group:
         raise InputError("--sensitive and --group belong to --survey; name columns by --groups.")
@@ -110,11 +113,12 @@ def audit_command(
                     f"--{option} {column}: names a column of predictions, but {source} is a checkpoint."
                 )
         names = list(dict.fromkeys(groups or ()))
-        rows = evaluate(data.load(source, trust or ()), split, names)
+        predict = partial(evaluate, split=split, attributes=names, several_classes=True)
+        rows = predict(data.load(source, trust or ()))
         if not len(rows.attributes.columns):
             raise InputError("the data name no sensitive attribute: name columns by --groups.")
         with quiet_lightning():  # the rows are the same, and were described above
-            other = evaluate(data.load(Path(against), trust or ()), split, names) if against else None
+            other = predict(data.load(Path(against), trust or ())) if against else None
         scores = score_checkpoint(rows, other, threshold)
     else:
         if data.options or data.name:
@@ -220,6 +224,9 @@ def print_audit(result: Mapping[str, Any]) -> None:
         columns = ["value", "other", "change", interval, "verdict"]
         print_table([line], title="Accuracy of all rows", columns=columns)
     for grouping in result["groupings"]:
+        if "num_classes" in result:
+            _print_classes(grouping, result, interval)
+            continue
         for numbers, words in _group_tables(result):
             groups = [*grouping["groups"], {"name": "all rows", "estimable": True, **result["overall"]}]
             print_table(
@@ -237,6 +244,69 @@ def print_audit(result: Mapping[str, Any]) -> None:
             print_table(changes, title=f"Change of the gaps by {grouping['name']}", columns=columns)
         print_lines(*_notes(grouping, result))
     print_lines(*result["notices"])
+
+
+def _print_classes(grouping: Mapping[str, Any], result: Mapping[str, Any], interval: str) -> None:
+    """Print a grouping of more than two classes: rates, the largest gaps, and the gaps of each class."""
+    name, everyone = grouping["name"], {"name": "all rows", "estimable": True, **result["overall"]}
+    rates = {"selection_rate": "selected"}
+    if has_labels(result):
+        rates |= {name: _DECISIONS[name] for name in ("true_positive_rate", "false_positive_rate")}
+        rates["base_rate"] = _SCORES["base_rate"]
+        print_table(
+            [_group_line(group, {"accuracy": ""}) for group in (*grouping["groups"], everyone)],
+            title=f"Accuracy by {name}",
+            columns=["group", "rows", "accuracy"],
+        )
+    lines = [
+        [group["name"], str(one["class"]), *(_number(one[rate]) for rate in rates)]
+        for group in (*grouping["groups"], everyone)
+        if group["estimable"]
+        for one in group["classes"]
+    ]
+    print_table(lines, title=f"Classes by {name}", columns=["group", "class", *rates.values()])
+    largest = [
+        [gap["gap"], gap["mode"], _class_name(gap), *_gap_line(gap, result)[2:]] for gap in grouping["gaps"]
+    ]
+    print_table(
+        largest,
+        title=f"Gaps by {name}, the largest of {result['num_classes']} classes",
+        columns=["gap", "mode", "class", "value", interval],
+    )
+    hard = [gap for gap in grouping["gaps"] if gap["mode"] == "hard" and gap["by_class"]]
+    hard = [gap for gap in hard if has_labels(result) or gap["gap"] not in _needing_labels()]
+    print_table(
+        [
+            [gap["gap"], str(number), *_gap_line(one, result)[2:]]
+            for gap in hard
+            for number, one in enumerate(gap["by_class"])
+        ],
+        title=f"Gaps by {name}, decisions of each class",
+        columns=["gap", "class", "value", interval],
+    )
+    if result["against"] is not None:
+        changes = [
+            [f"{gap['gap']} class {number}", *_change_line(one)[1:]]
+            for gap in hard
+            for number, one in enumerate(gap["by_class"])
+            if one["against"]
+        ]
+        columns = ["gap", "other", "change", interval, "verdict"]
+        print_table(changes, title=f"Change of the gaps by {name}", columns=columns)
+    parts = [
+        {**one, "gap": f"{gap['gap']} of class {number}"}
+        for gap in hard
+        for number, one in enumerate(gap["by_class"])
+    ]
+    print_lines(*_notes({**grouping, "gaps": hard}, result), *_left_out(parts, result))
+
+
+def _class_name(gap: Mapping[str, Any]) -> str:
+    return "" if gap["largest_class"] is None else str(gap["largest_class"])
+
+
+def _needing_labels() -> set[str]:
+    return {one.label for one in GAPS.values() if one.needs_labels}
 
 
 def _group_tables(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, str], str]]:
@@ -260,8 +330,7 @@ def _group_line(group: Mapping[str, Any], numbers: Mapping[str, str]) -> list[st
 
 def _gap_line(gap: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
     shown = [_number(gap["value"]), _span(gap["low"], gap["high"])]
-    needing_labels = {one.label for one in GAPS.values() if one.needs_labels}
-    if gap["gap"] in needing_labels and not has_labels(result):
+    if gap["gap"] in _needing_labels() and not has_labels(result):
         shown = [_NOT_APPLICABLE, _NOT_APPLICABLE]
     return [gap["gap"], gap["mode"], *shown]
 
@@ -278,7 +347,11 @@ def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[s
     if why := nothing_to_compare(grouping):
         yield why
     yield from unknown_statements(grouping)
-    for gap in grouping["gaps"]:
+    yield from _left_out(grouping["gaps"], result)
+
+
+def _left_out(gaps: Sequence[Mapping[str, Any]], result: Mapping[str, Any]) -> Iterator[str]:
+    for gap in gaps:
         if gap["mode"] == "hard" and gap["left_out"]:
             absent = "; ".join(gap["left_out"])
             yield f"{gap['gap']} leaves out groups with fewer than {result['min_rows']} such rows: {absent}."

@@ -13,7 +13,7 @@ from fairrf_lightning.cli.parsing import DataOptions, DataOverrides, takes_optio
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_text
-from fairrf_lightning.load import Run
+from fairrf_lightning.load import Run, check_two_classes
 from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.suggest import suggest
 
@@ -47,6 +47,7 @@ def certify_command(
         if path is not None:
             _check_output(f"--{name}", path)
     run = data.load(checkpoint, trust)
+    check_two_classes(run)
     if template is not None:
         _write_template(run, template)
         return

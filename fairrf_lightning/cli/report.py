@@ -104,6 +104,12 @@ def _run(
     other = None if against is None else RunFolder(against)
     front = None if grid is None else _front(grid)
     found = _evaluated(run, other, groups, trust)
+    classes = (found.audit or {}).get("num_classes", 2)
+    for option, value in (("grid", grid), ("certificate", certificate)):
+        if classes > 2 and value is not None:
+            raise InputError(
+                f"--{option} {value}: for models of two classes, but {run.path} has {classes}; leave it out."
+            )
     return run_facts(run, found, against=other, front=front, certificate=_certificate(run, certificate))
 
 
@@ -132,7 +138,8 @@ def _evaluated(
 
 def _evaluate(run: RunFolder, groups: Sequence[str], trust: Sequence[str]) -> EvaluatedRows:
     with quiet_lightning():
-        return evaluate(load_run(run.named_checkpoint or run.path, trust=trust), attributes=groups)
+        found = load_run(run.named_checkpoint or run.path, trust=trust)
+        return evaluate(found, attributes=groups, several_classes=True)
 
 
 @torch.no_grad()

@@ -44,6 +44,7 @@ from fairrf_lightning.report.sources import (
     certificate_commands,
     data_name,
     estimate,
+    two_classes_only,
     use_of_sensitive,
 )
 from fairrf_lightning.report.text import (
@@ -128,7 +129,8 @@ def run_facts(
         data=data,
         configuration={name: str(value) for name, value in _flat(run.config) if value is not None},
         versions=run.record.get("versions") or package_versions(),
-        absent=_absent(run, found.reason or _NAME_GROUPS, data, has_groups=has_groups),
+        absent=_absent(run, found.reason or _NAME_GROUPS, data, has_groups=has_groups)
+        | two_classes_only(audit or {}),
         next_steps=[] if has_groups or certificate is not None else _next_steps(run),
         notices=without_headline(_notices(run, against, audit), verdict),
     )

@@ -91,7 +91,7 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
             f"the intervals of a report have level {REPORTED_LEVEL}; run audit without --level "
             f"{result['level']}."
         )
-    source, gaps = result["source"], _audit_gaps(result)
+    source, gaps = result["source"], [*_audit_gaps(result), *_class_gaps(result)]
     other, checkpoint = str(source["against"] or ""), Path(source["path"])
     verdict, run = audit_verdict(result, other), checkpoint.parent.parent
     rows = f"{result['rows']:,} rows"
@@ -114,7 +114,11 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
         accuracy_against=_accuracy_against(result),
         gaps=gaps,
         groups=_groups(result),
-        configuration={name: str(result[name]) for name in ("threshold", "level", "min_rows", "rows")},
+        configuration={
+            name: str(result[name])
+            for name in ("num_classes", "threshold", "level", "min_rows", "rows")
+            if result.get(name) is not None
+        },
         versions=package_versions(),
         limits=[
             *several_gaps(gaps),
@@ -132,9 +136,18 @@ def audit_facts(result: Mapping[str, Any]) -> Facts:
                 certificate_commands(run, checkpoint) if is_run else "",
             ),
             "data": not_a_run,
+            **two_classes_only(result),
         },
         notices=without_headline(result["notices"], verdict),
     )
+
+
+def two_classes_only(result: Mapping[str, Any]) -> dict[str, Absent]:
+    """Return why sections that are for two classes are left out, if the model has more."""
+    if "num_classes" not in result:
+        return {}
+    left_out = f"Left out: for two classes only, and the model has {result['num_classes']}."
+    return dict.fromkeys(("front", "certificate"), Absent(left_out))
 
 
 def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
@@ -145,6 +158,8 @@ def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
         other: Name of the compared model, or an empty text.
     """
     gaps, accuracy, against = _audit_gaps(result), _accuracy(result), _accuracy_against(result)
+    if other and "num_classes" in result:  # the difference is known class by class
+        gaps = _class_gaps(result)
     if why := uninformative(result["overall"]):
         return no_information_verdict(why, accuracy, against)
     if other and uninformative(result["against"]):
@@ -182,8 +197,43 @@ def _audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
     return sorted(found, key=lambda gap: gap.mode)
 
 
+def _class_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
+    """Return the gaps of the decisions of each class against all others; empty for two classes."""
+    return [
+        gap
+        for number in range(result.get("num_classes", 0))
+        for gap in _audit_gaps(
+            {**result, "groupings": [_of_class(one, number) for one in result["groupings"]]}
+        )
+        if gap.mode == "hard"
+    ]
+
+
+def _of_class(grouping: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return a grouping with the gaps and groups of one class against all others."""
+    gaps = [gap["by_class"][number] for gap in grouping["gaps"]]
+    groups = [
+        {"rows": of["rows"], "estimable": of["estimable"], "name": f"{of['name']}, class {number}"}
+        | of["classes"][number]
+        for of in grouping["groups"]
+    ]
+    return {**grouping, "name": f"{grouping['name']}, class {number}", "gaps": gaps, "groups": groups}
+
+
 def _groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
     rates = _RATES if has_labels(result) else {"selection_rate": _RATES["selection_rate"]}
+    if "num_classes" in result:
+        parts = [
+            {
+                **grouping,
+                "name": f"{grouping['name']}, each class",
+                "groups": _of_class(grouping, number)["groups"],
+            }
+            for grouping in result["groupings"]
+            for number in range(result["num_classes"])
+        ]
+        shown = [] if not has_labels(result) else result["groupings"]
+        result = {**result, "groupings": [*shown, *parts]}
     return [
         MeasuredGroup(
             grouping["name"],
@@ -214,6 +264,8 @@ def _gaps(grouping: Mapping[str, Any]) -> Iterator[MeasuredGap]:
 
 def _note(gap: Mapping[str, Any], unknown: int) -> str:
     notes = []
+    if gap.get("largest_class") is not None:
+        notes.append(f"the largest of all classes, that of class {gap['largest_class']}")
     if gap["left_out"]:
         notes.append(f"too few rows of {listing(gap['left_out'])}")
     if gap["bounds"] is not None:
@@ -236,7 +288,8 @@ def _extremes(grouping: Mapping[str, Any]) -> Iterator[str]:
     if why := nothing_to_compare(grouping):
         yield why
         return
-    rates = {of["name"]: float(of["selection_rate"]) for of in grouping["groups"] if of["estimable"]}
+    groups = [of for of in grouping["groups"] if of["estimable"] and "selection_rate" in of]
+    rates = {of["name"]: float(of["selection_rate"]) for of in groups}
     if len(rates) > 1:
         most, least = max(rates, key=rates.__getitem__), min(rates, key=rates.__getitem__)
         yield (
