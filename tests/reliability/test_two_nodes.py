@@ -6,6 +6,8 @@ import shutil
 import socket
 from pathlib import Path
 
+import pytest
+
 from fairrf_lightning.checkpoints import load_checkpoint
 from tests.reliability.runs import CHECKPOINTS, QUIET, SMALL, TRAIN, start, wait
 
@@ -29,6 +31,7 @@ def run_on_nodes(folders: list[Path], *args: str) -> str:
     return ended[0][1]
 
 
+@pytest.mark.slow
 def test_the_chosen_checkpoint_reaches_both_nodes(tmp_path: Path) -> None:
     folders = [tmp_path / "node_0", tmp_path / "node_1"]
     assert "Test split" in run_on_nodes(folders, "--trainer.max_epochs=2")

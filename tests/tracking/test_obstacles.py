@@ -99,6 +99,7 @@ def test_lightnings_own_logger_is_replaced_on_the_command_line_beside_another(
     assert "fairrf_lightning.tracking.WandbLogger" in config.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_two_processes_log_one_run_and_do_not_ask_the_terminal_for_a_key(tmp_path: Path) -> None:
     here, there = pty.openpty()
     try:

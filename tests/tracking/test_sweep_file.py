@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from fairrf_lightning.datamodules.download import cache_dir
@@ -19,6 +20,7 @@ IMPATIENT = (
 DRAWN = {"model.eta": 0.31, "lambda_update.beta": 0.7, "seed_everything": 3}
 
 
+@pytest.mark.slow
 def test_an_agent_trains_what_the_server_draws(server: Server, tmp_path: Path) -> None:
     (tmp_path / "train.py").symlink_to(ROOT / "train.py")
     made = _wandb(server, tmp_path, "sweep", str(ROOT / "sweeps" / "adult.yaml"))
