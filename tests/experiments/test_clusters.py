@@ -53,7 +53,8 @@ def start_ray(patch: pytest.MonkeyPatch) -> Iterator[str]:
     ray = pytest.importorskip("ray", reason="needs fairrf-lightning[ray]")
     # Not the folder of pytest: the paths of the sockets must be short.
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
+        patch.setenv("RAY_TMPDIR", folder)
+        head = {"num_cpus": 1, "include_dashboard": False}
         cluster = pytest.importorskip("ray.cluster_utils").Cluster(initialize_head=True, head_node_args=head)
         try:
             cluster.add_node(num_cpus=1)
@@ -62,36 +63,6 @@ def start_ray(patch: pytest.MonkeyPatch) -> Iterator[str]:
         finally:
             ray.shutdown()
             cluster.shutdown()
-
-
-def die_once(stack: Stack, marker: Path) -> dict[str, Tensor]:
-    """Evaluate, but kill the worker that has trained eta 0.4 first."""
-    if stack.settings[0].eta == 0.4 and not marker.exists():
-        marker.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return stack.evaluate()
-
-
-def test_a_killed_worker_loses_nothing_and_results_are_equal_to_the_last_digit(
-    engine: str, tmp_path: Path
-) -> None:
-    alone = run_settings(DATA, SETTINGS, [0, 1], SHORT, max_models=2)
-    marker, steps = tmp_path / "killed", list[int]()
-    shared = run_settings(
-        DATA,
-        SETTINGS,
-        [0, 1],
-        SHORT,
-        path=tmp_path / "results.csv",
-        max_models=2,
-        workers=None,
-        backend=engine,
-        evaluate=partial(die_once, marker=marker),
-        advance=steps.append,
-    )
-    assert marker.exists()
-    assert sum(steps) == 3 * 2 * 2
-    pd.testing.assert_frame_equal(alone, shared, check_exact=True)
 
 
 def break_elsewhere(seed: int, here: int) -> SyntheticDataModule:
@@ -118,3 +89,34 @@ def test_the_command_gives_the_same_rows(engine: str, tmp_path: Path) -> None:
     )
     assert len(here) == 3 * 2
     pd.testing.assert_frame_equal(here, there, check_like=True)
+
+
+def die_once(stack: Stack, marker: Path) -> dict[str, Tensor]:
+    """Evaluate, but kill the worker that has trained eta 0.4 first."""
+    if stack.settings[0].eta == 0.4 and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return stack.evaluate()
+
+
+# The last one: joblib computes here while a cluster has one worker only.
+def test_a_killed_worker_loses_nothing_and_results_are_equal_to_the_last_digit(
+    engine: str, tmp_path: Path
+) -> None:
+    alone = run_settings(DATA, SETTINGS, [0, 1], SHORT, max_models=2)
+    marker, steps = tmp_path / "killed", list[int]()
+    shared = run_settings(
+        DATA,
+        SETTINGS,
+        [0, 1],
+        SHORT,
+        path=tmp_path / "results.csv",
+        max_models=2,
+        workers=None,
+        backend=engine,
+        evaluate=partial(die_once, marker=marker),
+        advance=steps.append,
+    )
+    assert marker.exists()
+    assert sum(steps) == 3 * 2 * 2
+    pd.testing.assert_frame_equal(alone, shared, check_exact=True)
