@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import grid_speed
-from benchmarks.dropin_cost import BETA, ETA, INTERVAL, packaged, plain_steps, step_time
+from benchmarks.dropin_cost import BETA, ETA, packaged, plain_steps, step_time
 from benchmarks.measuring import (
     OURS,
     Row,
@@ -32,19 +30,18 @@ from benchmarks.measuring import (
     median,
     new_row,
     reason,
-    run_child,
     spread,
     used_cpu,
 )
 from benchmarks.peers import Loss, column_loop, fairret_loss
 from benchmarks.prior_knowledge_methods import Part, memberships, survey_name
-from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
+from benchmarks.two_processes import step_seconds
+from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.audit import Scores, audit
 from fairrf_lightning.backbones import MLP
-from fairrf_lightning.callbacks import LambdaUpdateCallback
 from fairrf_lightning.cli import main as command_line
 from fairrf_lightning.correction import Correction
-from fairrf_lightning.datamodules import AdultDataModule, SyntheticDataModule, TensorBatches
+from fairrf_lightning.datamodules import AdultDataModule, TensorBatches
 from fairrf_lightning.functional import solve_lambda
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -350,45 +347,25 @@ def _grid_search(known: _People) -> Iterator[tuple[str, Tensor]]:
 
 def processes_row(*, quick: bool) -> Row:
     """Rows per second on two processes with a backbone of at least 2 ms per step, against one process."""
-    row, rows = new_row(), 20_000 if quick else 100_000
-    for name in ("1 process", "2 processes"):
-        row["times"][name] = {"cpu": [], "wall": []}
-    steps = []
-    for _ in range(1 if quick else 3):
-        for ranks, name in ((1, "1 process"), (2, "2 processes")):
-            found = _on_ranks(ranks, rows)
-            row["times"][name]["wall"].append(found["wall"])
-            row["times"][name]["cpu"].append(found["cpu"])
-            steps += [1e3 * found["wall"] / found["steps"]] if ranks == 1 else []
-    name = "1 process / 2 processes, wall time of an epoch"
-    compare(row, name, "1 process", "2 processes", at_least=1.7, clock="wall")
-    row["facts"].append(f"A step on 1 process takes {median(steps):.1f} ms of wall time.")
+    row = new_row()
+    one, two, plain = "1 process", "2 processes", "2 processes, no penalty"
+    for batch in (BATCH,) if quick else (BATCH, 8 * BATCH):
+        for name in (one, two, plain):
+            row["times"][f"{batch:,} rows: {name}"] = {"cpu": [], "wall": []}
+        steps = []
+        for _ in range(1 if quick else 5):
+            for name, ranks, eta in ((one, 1, ETA), (two, 2, ETA), (plain, 2, 0.0)):
+                found = step_seconds(ranks, batch, 40 * BATCH // batch + 30, eta)
+                steps += [1e3 * found["wall"]] if ranks == 1 else []
+                times = row["times"][f"{batch:,} rows: {name}"]
+                times["cpu"].append(found["cpu"] / batch)
+                times["wall"].append(found["wall"] / (ranks * batch))
+        first = f"{batch:,} rows: {one}"
+        for name, target in ((two, 1.7), (plain, None)):
+            what = f"{first} / {name}, wall time per row"
+            compare(row, what, first, f"{batch:,} rows: {name}", at_least=target, clock="wall")
+        row["facts"].append(f"{batch:,} rows: a step on 1 process takes {median(steps):.1f} ms of wall time.")
     return row
-
-
-def _on_ranks(ranks: int, rows: int) -> dict[str, float]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--ranks", str(ranks), str(rows)]
-    with tempfile.TemporaryDirectory() as folder:
-        # One host without a network: gloo would look up the host's own name.
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
-        text = run_child(command, {**env, "TMPDIR": folder}, 600)
-    found: dict[str, float] = json.loads([line for line in text.splitlines() if line.startswith("{")][-1])
-    return found
-
-
-def train_on_ranks(ranks: int, rows: int) -> None:
-    """Train three epochs on some processes and print the times of an epoch as JSON, on the first one."""
-    torch.set_num_threads(1)
-    data = SyntheticDataModule(n_rows=rows, batch_size=BATCH, seed=0)
-    module = FairRFModule(backbone=partial(MLP, hidden=(512, 256), dropout=0.0), eta=ETA)
-    options: Any = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    options |= {"accelerator": "cpu", "devices": ranks, "strategy": "ddp" if ranks > 1 else "auto"}
-    callbacks = [LambdaUpdateCallback(BETA, INTERVAL), EpochTimes()]
-    trainer = Trainer(max_epochs=3, limit_val_batches=0, callbacks=callbacks, **options)
-    trainer.fit(module, data)
-    if trainer.is_global_zero:
-        cpu, wall = EpochTimes.take()
-        print(json.dumps({"cpu": cpu, "wall": wall, "steps": trainer.num_training_batches}))
 
 
 def growth_row(*, quick: bool) -> Row:
@@ -414,11 +391,11 @@ def growth_row(*, quick: bool) -> Row:
     row["growth"]["features: solve_lambda"] = [(k, _lambda_time(k)) for k in features]
     for ranks in (1,) if quick else (1, 2, 3, 4):
         try:
-            found_ranks = _on_ranks(ranks, 50_000 if not quick else 5_000)
+            seconds = step_seconds(ranks, BATCH, 20 if quick else 60)["wall"]
         except RuntimeError as error:
             row["not_run"][f"{ranks} processes"] = str(error)
             continue
-        row["growth"].setdefault("ranks: epoch", []).append((ranks, found_ranks["wall"]))
+        row["growth"].setdefault("ranks: training", []).append((ranks, seconds / (ranks * BATCH)))
     row["facts"].append(
         f"The machine has {os.cpu_count()} cores: more processes than cores cannot be faster."
     )

@@ -101,13 +101,9 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the page")
     parser.add_argument("--measure", choices=list(ROWS), help=argparse.SUPPRESS)
     parser.add_argument("--audit", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--ranks", nargs=2, type=int, help=argparse.SUPPRESS)
     given = parser.parse_args(args)
     if given.audit:
         import_module("benchmarks.rows_parts").audit_once(given.audit[0], Path(given.audit[1]))
-        return
-    if given.ranks:
-        import_module("benchmarks.rows_training").train_on_ranks(*given.ranks)
         return
     if given.measure:
         print(json.dumps(measure(given.measure, quick=given.quick)))

@@ -47,18 +47,19 @@ reaches the goal on test rows, which favours methods with many settings. A metho
 goal has tried all.""",
     "imports": "CPU time of a new Python process.",
     "processes": """\
-DDP on one machine with an MLP 512-256 and the exact penalty over both processes, one thread each.""",
+DDP on one machine with an MLP 384-384 and the exact penalty over both processes, one thread each. Each
+process has the stated rows per step. Without a penalty it is DDP alone: what the machine allows.""",
     "audit": """\
 From one Parquet file, by race, by sex and by both, after the imports, each in its own process.""",
     "growth": """\
-CPU time by the number of rows, related columns and related features; wall time of an epoch by the number
-of processes.""",
+CPU time by the number of rows, related columns and related features; wall time per row by the number of
+processes.""",
 }
 _METHOD = """\
 The ways to do a thing take turns. Ratios are of neighbouring measurements, by CPU time unless stated. A
 range is that of the middle half of the rounds. Noise is the same range for one fixed matrix product,
 relative to its median, before and after the row. Wall times depend on the other work of the machine."""
-_AXES = {"rows": "seconds per row", "columns": "seconds", "features": "seconds", "ranks": "seconds per epoch"}
+_AXES = {"rows": "seconds per row", "columns": "seconds", "features": "seconds", "ranks": "seconds per row"}
 
 
 def write_page(results: Path, docs: Path) -> None:

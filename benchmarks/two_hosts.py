@@ -87,7 +87,7 @@ def measure(batch_size: int = 512, steps: int = 60) -> list[dict[str, Any]]:
         for number, limit in enumerate(_LIMITS):
             for host in hosts:
                 limit_bandwidth(host, limit)
-            one = 1000 * step_seconds(1, batch_size, steps)
+            one = 1000 * step_seconds(1, batch_size, steps)["wall"]
             found = _run(hosts, batch_size, steps, 29500 + number)
             gradients = found["sum_gradients_ms"]
             if limit is not None:
