@@ -95,27 +95,34 @@ class GroupCounts:
             num_groups: Number of groups.
             threshold: Decision threshold.
         """
-        dtype = torch.float32 if preds.device.type == "mps" else torch.float64  # MPS has no float64.
         cell = torch.add((target > 0.5).long(), groups.long(), alpha=2)
+        decided = preds >= threshold
+        if preds.ndim == cell.ndim == 1 and preds.device.type == "cpu":
+            return cls._of_cells(cell, decided, preds.detach().double(), num_groups)
+        dtype = torch.float32 if preds.device.type == "mps" else torch.float64  # MPS has no float64.
         scores = preds.detach().to(dtype)
-        # All sums at once: small operations cost more than the arithmetic.
-        values = torch.stack(
-            [torch.ones_like(scores), (preds >= threshold).to(dtype), scores, scores.square()], -2
-        )
-        if preds.ndim == cell.ndim == 1:
-            # The first two places are those of the id -1.
-            sums = scores.new_zeros(4, 2 * num_groups + 2).index_add_(-1, cell + 2, values)[:, 2:]
-            rows, positive, score_sum, squares = sums.reshape(4, num_groups, 2)
-            return cls(rows.long(), positive.long(), score_sum, squares)
+        values = torch.stack([decided.to(dtype), scores, scores.square()], -2)
         cells = (cell.unsqueeze(-1) == torch.arange(2 * num_groups, device=cell.device)).to(dtype)
         if cells.ndim > 2 and cells.shape[-3] == 1:  # models that share their rows: one matrix product
-            sums = values[..., 1:, :].flatten(-3, -2) @ cells.squeeze(-3)
+            sums = values.flatten(-3, -2) @ cells.squeeze(-3)
             sums = sums.reshape(*sums.shape[:-2], -1, 3, 2 * num_groups)
         else:
-            sums = values[..., 1:, :] @ cells
+            sums = values @ cells
         positive, score_sum, squares = sums.reshape(*sums.shape[:-1], num_groups, 2).unbind(-3)
         rows = cells.sum(-2).reshape(*cells.shape[:-2], num_groups, 2)
         return cls(rows.long(), positive.long(), score_sum, squares)
+
+    @classmethod
+    def _of_cells(cls, cell: Tensor, decided: Tensor, scores: Tensor, num_groups: int) -> GroupCounts:
+        """Count rows by cell, ``2 * group + target``, in a few operations."""
+        cell = cell + 2  # the first two places are those of the id -1
+        places = 2 * num_groups + 2
+
+        def summed(weights: Tensor) -> Tensor:
+            return torch.bincount(cell, weights, places)[2:].view(num_groups, 2)
+
+        rows = torch.bincount(2 * cell + decided, minlength=2 * places)[4:].view(num_groups, 2, 2)
+        return cls(rows.sum(-1), rows[..., 1], summed(scores), summed(scores.square()))
 
     @classmethod
     def of_classes(cls, probs: Tensor, target: Tensor, groups: Tensor, num_groups: int) -> GroupCounts:
