@@ -18,10 +18,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from fairrf_lightning.callbacks.batch_parts import BatchPart
+from fairrf_lightning.callbacks.epoch_penalties import ValidationPenalty
 from fairrf_lightning.callbacks.matching import RowMatcher
 from fairrf_lightning.callbacks.prediction import PredictionTap
 from fairrf_lightning.callbacks.side_channel import SideChannel
-from fairrf_lightning.callbacks.validation_penalty import ValidationPenalty
 from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty

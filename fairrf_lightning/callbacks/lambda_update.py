@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairrf_lightning.callbacks.attachment import Attachment
 from fairrf_lightning.callbacks.batch_parts import BatchPart
-from fairrf_lightning.callbacks.outcome import EpochPenalties
+from fairrf_lightning.callbacks.epoch_penalties import EpochPenalties
 from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError, check_choice
 from fairrf_lightning.functional import Rule, check_beta
