@@ -14,14 +14,20 @@ from torch import Tensor
 
 from fairrf_lightning.correction import Correction, CorrectionFit, Goal, fit_if_detected
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows, estimate_gaps
+from fairrf_lightning.estimate import (
+    ACT_ABOVE,
+    NOTHING_CHANGED,
+    GapEstimate,
+    ScoredRows,
+    detection_rule,
+    estimate_gaps,
+)
 from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.membership import Membership, find_membership
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.survey import Survey
 
-NOTHING_CHANGED = "no gap detected: nothing was changed"
 _MIN_GROWTH = 0.005  # of another gap; a smaller change is hardly visible in the table
 
 
@@ -106,8 +112,7 @@ class CorrectionResult:
         """Yield what was done and which constraint stopped it, one sentence each."""
         label = self.goal.definition.label
         if self.outcome is None:
-            limit = f"max(1.64 standard errors, {self.act_above:g})"
-            yield f"{NOTHING_CHANGED} ({label} {self.detected}, expected more than {limit})"
+            yield f"{NOTHING_CHANGED} ({label} {self.detected}, {detection_rule(self.act_above)})"
             return
         stopped = {
             "goal": "reached the goal:",

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.datamodules.membership_columns import is_survey
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import PoweredRates, fit_logistic, powered_rates
 from fairrf_lightning.membership import Membership, by_group
+from fairrf_lightning.messages import first_upper
 from fairrf_lightning.metrics.counts import GAPS, Gap
 from fairrf_lightning.metrics.intervals import normal_quantile, student_quantile
 from fairrf_lightning.survey import Survey
 
+NOTHING_CHANGED = "no gap detected: nothing was changed"
 ACT_ABOVE = 0.02  # smaller gaps are left alone
 _ERRORS = 1.64  # as are gaps below this many standard errors
 _GAPS_TRIED = 1001  # as lower limits
@@ -89,8 +92,8 @@ def estimate_gaps(
 ) -> dict[str, GapEstimate]:
     """Estimate the gaps of decisions in the population that the rows and the survey were drawn from.
 
-    The estimates are prediction powered: see :mod:`fairrf_lightning.functional.estimate`. Randomised answers
-    are accounted for.
+    The estimates are prediction powered (see :mod:`fairrf_lightning.functional.membership`) and account for
+    randomised answers.
 
     Args:
         pool: Rows without S.
@@ -148,9 +151,37 @@ def linear_gap(data: TabularDataModule, survey: str | Path | Survey, *, gap: str
     return estimate_gaps(pool, survey, decide(survey.inputs), Membership.from_survey(survey, data))[gap]
 
 
+def no_gap_lines(data: TabularDataModule, act_above: float, gap: str = "dp_gap") -> list[str]:
+    """Return why a survey that the penalty uses gives no reason to train; empty if it shows a gap.
+
+    Without a survey nothing is known about the gap, and the result is empty as well.
+
+    Args:
+        data: The data, with the option ``membership``.
+        act_above: Smallest gap to act on.
+        gap: Key of the gap.
+    """
+    if data.membership is None or not is_survey(data.membership):
+        return []
+    found = linear_gap(data, data.membership, gap=gap)
+    if is_detected(found, act_above):
+        return []
+    rule, model = detection_rule(act_above), "A logistic regression without a penalty"
+    return [
+        f"{first_upper(NOTHING_CHANGED)}.",
+        f"{model} has an estimated {GAPS[gap].label} of {found} on the validation rows; {rule}.",
+        "A larger survey narrows the interval; `fit` trains a single model all the same.",
+    ]
+
+
 def is_detected(found: GapEstimate, act_above: float = ACT_ABOVE) -> bool:
     """Return whether an estimated gap is large enough, and certain enough, to act on."""
     return found.value > max(_ERRORS * found.standard_error, act_above)
+
+
+def detection_rule(act_above: float) -> str:
+    """Return the condition of :func:`is_detected` as text."""
+    return f"expected more than max({_ERRORS} standard errors, {act_above:g})"
 
 
 def _rates(

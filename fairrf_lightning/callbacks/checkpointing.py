@@ -23,8 +23,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.decisions import is_constant
-from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.run_state import in_pretraining
 
 BEST = "best.ckpt"

@@ -12,7 +12,7 @@ from fairrf_lightning.cli.parsing import DataOverrides, call
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.correct import CorrectionResult, correct
 from fairrf_lightning.errors import InputError, check_writable, writing_to
-from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.messages import shell_command
 
 CORRECTED = "corrected.ckpt"
 

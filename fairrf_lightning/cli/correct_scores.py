@@ -29,7 +29,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.files import replacing
 from fairrf_lightning.membership import find_membership
-from fairrf_lightning.quiet import quiet_lightning
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.survey import Survey
 
 _MAX_SAMPLE = 200_000  # rows on which the strength is chosen and the result is measured

@@ -15,7 +15,7 @@ from fairrf_lightning.datamodules.sample import count_answers, draw_form
 from fairrf_lightning.errors import InputError, check_writable, did_you_mean, writing_to
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import evaluate, load_run
-from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.messages import shell_command
 
 _HELP = """\
 Usage: {program} plan|draw [options]
