@@ -46,13 +46,6 @@ class Measured:
     positive_share: float
     gaps: Mapping[str, GapEstimate]
 
-    @classmethod
-    def of(cls, rows: ScoredRows, gaps: Mapping[str, GapEstimate]) -> Measured:
-        """Measure the decisions on rows."""
-        right = None if rows.target is None else rows.decisions == (rows.target > 0.5)
-        accuracy = float("nan") if right is None else float(right.double().mean())
-        return cls(accuracy, float(rows.decisions.double().mean()), gaps)
-
 
 @dataclass(frozen=True)
 class CorrectionResult:
@@ -65,11 +58,11 @@ class CorrectionResult:
         after: The corrected ones; ``None`` if nothing was changed.
         detected: The gap of the goal as estimated on the validation rows, which decided whether to act;
             ``None`` without a survey.
-        max_accuracy_loss: The accuracy budget.
-        act_above: The smallest gap that is acted on.
+        max_accuracy_loss: As in :func:`correct`.
+        act_above: As in :func:`correct`.
         source: The knowledge about S.
         test: The test rows, with uncorrected probabilities.
-        run: The run.
+        run: The run, if one was corrected.
     """
 
     goal: Goal
@@ -98,15 +91,15 @@ class CorrectionResult:
     def table(self) -> pd.DataFrame:
         """Return accuracy, share of positive decisions and estimated gaps before and after."""
         columns = {"before": self.before} | ({} if self.after is None else {"after": self.after})
-        lines: dict[str, list[str]] = {
-            "accuracy": [f"{one.accuracy:.4f}" for one in columns.values()],
-            "share of positive decisions": [f"{one.positive_share:.4f}" for one in columns.values()],
+        cells = {
+            name: {
+                "accuracy": f"{one.accuracy:.4f}",
+                "share of positive decisions": f"{one.positive_share:.4f}",
+                **{f"{GAPS[key].label}, estimated (95 %)": str(gap) for key, gap in one.gaps.items()},
+            }
+            for name, one in columns.items()
         }
-        for key in self.before.gaps:
-            lines[f"{GAPS[key].label}, estimated (95 %)"] = [str(one.gaps[key]) for one in columns.values()]
-        return pd.DataFrame(
-            [[name, *cells] for name, cells in lines.items()], columns=["test rows", *columns]
-        )
+        return pd.DataFrame(cells).rename_axis("test rows").reset_index()
 
     def statements(self) -> Iterator[str]:
         """Yield what was done and which constraint stopped it, one sentence each."""
@@ -193,13 +186,13 @@ def correct(
 
     Args:
         source: A checkpoint, the folder of a run, or a run that was loaded.
-        survey: People whose S is known, or a file of them.
+        survey: People whose S is known: a form of survey draw, or a table with the input columns.
         proxies: YAML file of S's share and its correlations with columns.
-        column: Input column that holds ``P(S = 1 | x)``.
+        column: Input column that holds the probability of S = 1.
         sensitive: Column of S in the survey; by default that of the data.
-        group: Value of S that counts as S = 1.
-        goal: ``"dp=0.10"``, ``"eo=0.05"``; without a number the smallest gap within the budget.
-        max_accuracy_loss: Maximum loss of validation accuracy.
+        group: Value that means S = 1; all others are compared with it.
+        goal: Such as dp=0.10 or eo=0.05; dp or eo alone is the smallest gap within the budget. Default: dp.
+        max_accuracy_loss: Accuracy that may be lost on the validation rows.
         act_above: With a survey, act only if the estimated gap exceeds this and 1.64 standard errors.
         trust: As in :func:`~fairrf_lightning.load.load_run`.
         data_options: As in :func:`~fairrf_lightning.load.load_run`.
@@ -213,22 +206,15 @@ def correct(
         raise InputError(
             f"{run.path}: it is corrected already; correct the checkpoint that it was made from."
         )
-    known = find_membership(
+    membership, people = find_membership(
         run.data, survey=survey, proxies=proxies, column=column, sensitive=sensitive, group=group
     )
     with quiet_lightning():  # the table was described when the run was loaded
         parts = [evaluate(run, part) for part in ("val", "test")]
     val, test = (ScoredRows(part.probabilities, part.inputs, part.target, part.rows) for part in parts)
-    found = correct_rows(
-        val,
-        test,
-        *known,
-        None if known[1] is None else _survey_probs(run, known[1]),
-        goal=wanted,
-        max_accuracy_loss=max_accuracy_loss,
-        act_above=act_above,
-    )
-    return replace(found, run=run)
+    probs = None if people is None else run.predict(people.inputs)
+    options = {"max_accuracy_loss": max_accuracy_loss, "act_above": act_above}
+    return replace(correct_rows(val, test, membership, people, probs, goal=wanted, **options), run=run)
 
 
 def correct_rows(
@@ -244,15 +230,8 @@ def correct_rows(
 ) -> CorrectionResult:
     """Choose a correction of any model's probabilities on rows without S, and measure it on others.
 
-    Args:
-        val: Rows on which the strength is chosen.
-        test: Rows on which the result is measured.
-        membership: Membership.
-        survey: The survey, if membership is from one.
-        survey_probs: The model's probabilities of the surveyed people.
-        goal: As in :func:`correct`.
-        max_accuracy_loss: As in :func:`correct`.
-        act_above: As in :func:`correct`.
+    The strength is chosen on ``val`` and the result measured on ``test``. ``survey_probs`` are the model's
+    probabilities of the surveyed people; the options are those of :func:`correct`.
     """
     wanted = Goal.parse(goal)
     correction, detected = fit_if_detected(
@@ -274,7 +253,8 @@ def correct_rows(
         gaps = {}
         if survey is not None and people is not None:
             gaps = estimate_gaps(rows, survey, people >= 0.5, membership)
-        return Measured.of(rows, gaps)
+        right = torch.tensor(torch.nan) if rows.target is None else rows.decisions == (rows.target > 0.5)
+        return Measured(float(right.double().mean()), float(rows.decisions.double().mean()), gaps)
 
     return CorrectionResult(
         goal=wanted,
@@ -287,12 +267,6 @@ def correct_rows(
         source=_source_name(survey, membership),
         test=test,
     )
-
-
-@torch.no_grad()
-def _survey_probs(run: Run, survey: Survey) -> Tensor:
-    probs: Tensor = run.module.penalty.probabilities(run.module(survey.inputs))
-    return probs.double()
 
 
 def _source_name(survey: Survey | None, membership: Membership) -> str:

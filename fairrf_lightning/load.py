@@ -135,6 +135,12 @@ class Run:
         notice = vanilla_notice(penalty.eta, penalty.penalised_steps, str(self.path))
         return [] if notice is None else [notice]
 
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Return the probability of the positive class, or of each class, of encoded rows, in float64."""
+        probabilities: Tensor = self.module.penalty.probabilities(self.module(inputs))
+        return probabilities.double()
+
 
 def load_run(
     path: str | Path,
@@ -240,7 +246,6 @@ def check_two_classes(run: Run) -> None:
         )
 
 
-@torch.no_grad()
 def evaluate(
     run: Run, split: str = "test", attributes: Sequence[str] = (), *, several_classes: bool = False
 ) -> EvaluatedRows:
@@ -263,7 +268,7 @@ def evaluate(
         check_two_classes(run)
     parts: list[dict[str, Tensor]] = []
     for batch in run.data.rows_of(split):
-        probabilities = run.module.penalty.probabilities(run.module(batch["inputs"])).double()
+        probabilities = run.predict(batch["inputs"])
         parts.append({"probabilities": probabilities, **batch})
         if not bool(probabilities.isfinite().all()):
             raise DivergedError(
