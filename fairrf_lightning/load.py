@@ -321,9 +321,8 @@ def _options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
     return {name: value for name, value in checkpoint.get(part, {}).items() if name != "_instantiator"}
 
 
-def _trust_hint(option: str, class_path: str) -> str:
-    del option
-    return f"If you trust it, name it yourself: --trust {class_path}"
+def _trust_hint(_: str, text: str) -> str:
+    return f"If you trust it, name it yourself: --trust {text}"
 
 
 def check_data_options(
