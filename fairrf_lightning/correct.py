@@ -58,8 +58,6 @@ class CorrectionResult:
         after: The corrected ones; ``None`` if nothing was changed.
         detected: The gap of the goal as estimated on the validation rows, which decided whether to act;
             ``None`` without a survey.
-        max_accuracy_loss: As in :func:`correct`.
-        act_above: As in :func:`correct`.
         source: The knowledge about S.
         test: The test rows, with uncorrected probabilities.
         run: The run, if one was corrected.
@@ -70,8 +68,6 @@ class CorrectionResult:
     before: Measured
     after: Measured | None
     detected: GapEstimate | None
-    max_accuracy_loss: float
-    act_above: float
     source: str
     test: ScoredRows = field(repr=False)
     run: Run | None = field(default=None, repr=False)
@@ -105,11 +101,11 @@ class CorrectionResult:
         """Yield what was done and which constraint stopped it, one sentence each."""
         label = self.goal.definition.label
         if self.outcome is None:
-            yield f"{NOTHING_CHANGED} ({label} {self.detected}, {detection_rule(self.act_above)})"
+            yield f"{NOTHING_CHANGED} ({label} {self.detected}, {detection_rule(self.goal.act_above)})"
             return
         stopped = {
             "goal": "reached the goal:",
-            "budget": f"stopped by the accuracy budget ({self.max_accuracy_loss:g}) at",
+            "budget": f"stopped by the accuracy budget ({self.goal.max_accuracy_loss:g}) at",
             "collapse": "stopped by the guard against collapse at",
             "end": f"the rates are as equal as {self.source} can make them:",
         }[self.outcome.stopped_by]
@@ -125,7 +121,7 @@ class CorrectionResult:
         if self.after is None:
             return
         loss = self.before.accuracy - self.after.accuracy
-        if loss > self.max_accuracy_loss and self.outcome is not None:
+        if loss > self.goal.max_accuracy_loss and self.outcome is not None:
             rows = f"{self.outcome.num_rows:,} validation rows"
             yield f"test rows lose {loss:.4f}, more than the budget, which {rows} kept: few rows are noisy"
         if not self.before.gaps:
@@ -140,8 +136,6 @@ class CorrectionResult:
         return {
             "goal": asdict(self.goal),
             "source": self.source,
-            "max_accuracy_loss": self.max_accuracy_loss,
-            "act_above": self.act_above,
             "num_rows": len(self.test.inputs),
             "before": asdict(self.before),
             "after": None if self.after is None else asdict(self.after),
@@ -200,7 +194,7 @@ def correct(
     Raises:
         InputError: If the options contradict each other, or a file cannot be used.
     """
-    wanted = Goal.parse(goal)
+    wanted = Goal.parse(goal, max_accuracy_loss, act_above)
     run = source if isinstance(source, Run) else load_run(source, trust=trust, data_options=data_options)
     if run.module.correction is not None:
         raise InputError(
@@ -213,8 +207,7 @@ def correct(
         parts = [evaluate(run, part) for part in ("val", "test")]
     val, test = (ScoredRows(part.probabilities, part.inputs, part.target, part.rows) for part in parts)
     probs = None if people is None else run.predict(people.inputs)
-    options = {"max_accuracy_loss": max_accuracy_loss, "act_above": act_above}
-    return replace(correct_rows(val, test, membership, people, probs, goal=wanted, **options), run=run)
+    return replace(correct_rows(val, test, membership, people, probs, goal=wanted), run=run)
 
 
 def correct_rows(
@@ -224,25 +217,14 @@ def correct_rows(
     survey: Survey | None = None,
     survey_probs: Tensor | None = None,
     *,
-    goal: str | Goal | None = None,
-    max_accuracy_loss: float = 0.005,
-    act_above: float = ACT_ABOVE,
+    goal: Goal,
 ) -> CorrectionResult:
     """Choose a correction of any model's probabilities on rows without S, and measure it on others.
 
     The strength is chosen on ``val`` and the result measured on ``test``. ``survey_probs`` are the model's
-    probabilities of the surveyed people; the options are those of :func:`correct`.
+    probabilities of the surveyed people.
     """
-    wanted = Goal.parse(goal)
-    correction, detected = fit_if_detected(
-        val,
-        membership,
-        survey,
-        survey_probs,
-        goal=wanted,
-        max_accuracy_loss=max_accuracy_loss,
-        act_above=act_above,
-    )
+    correction, detected = fit_if_detected(val, membership, survey, survey_probs, goal=goal)
 
     @torch.no_grad()
     def measure(correction: Correction | None) -> Measured:
@@ -257,13 +239,11 @@ def correct_rows(
         return Measured(float(right.double().mean()), float(rows.decisions.double().mean()), gaps)
 
     return CorrectionResult(
-        goal=wanted,
+        goal=goal,
         correction=correction,
         before=measure(None),
         after=None if correction is None else measure(correction),
         detected=detected,
-        max_accuracy_loss=max_accuracy_loss,
-        act_above=act_above,
         source=_source_name(survey, membership),
         test=test,
     )

@@ -40,33 +40,47 @@ class Goal:
     Args:
         gap: Key of the gap: ``dp_gap`` or ``eo_gap``.
         limit: Largest gap that is wanted; 0 asks for the smallest one within the accuracy budget.
+        max_accuracy_loss: The accuracy budget.
+        act_above: With a survey, act only if the estimated gap exceeds this and 1.64 standard errors.
 
     >>> Goal.parse("dp=0.10")
-    Goal(gap='dp_gap', limit=0.1)
-    >>> Goal.parse(None)
-    Goal(gap='dp_gap', limit=0.0)
+    Goal(gap='dp_gap', limit=0.1, max_accuracy_loss=0.005, act_above=0.02)
+    >>> Goal.parse(None).limit
+    0.0
     """
 
     gap: str = "dp_gap"
     limit: float = 0.0
+    max_accuracy_loss: float = 0.005
+    act_above: float = ACT_ABOVE
 
     def __post_init__(self) -> None:
         if self.gap not in _GOALS.values() or not 0 <= self.limit < 1:
             raise InputError(
                 f"goal {self.gap} = {self.limit}: expected dp or eo, and a gap from 0 to below 1."
             )
+        loss = self.max_accuracy_loss
+        if not 0 <= loss < 1:
+            raise InputError(
+                f"max_accuracy_loss = {loss}: expected a number from 0 to below 1, such as 0.005."
+            )
 
     @classmethod
-    def parse(cls, text: str | Goal | None) -> Goal:
-        """Read ``dp=0.10``, ``eo=0.05``, or ``dp`` and ``eo`` for the smallest gap within the budget."""
-        if text is None or isinstance(text, Goal):
-            return text or cls()
-        name, _, limit = text.partition("=")
+    def parse(
+        cls, text: str | Goal | None, max_accuracy_loss: float = 0.005, act_above: float = ACT_ABOVE
+    ) -> Goal:
+        """Read ``dp=0.10``, ``eo=0.05``, or ``dp`` and ``eo`` for the smallest gap within the budget.
+
+        A goal is returned as it is.
+        """
+        if isinstance(text, Goal):
+            return text
+        name, _, limit = ("dp" if text is None else text).partition("=")
         if name not in _GOALS:
             raise InputError(f"--goal {text}: expected dp=0.10 or eo=0.05; {did_you_mean(name, _GOALS)}")
         if limit and not re.fullmatch(r"0?\.\d+|0", limit.strip()):
             raise InputError(f"--goal {text}: expected a gap from 0 to below 1, such as {name}=0.10.")
-        return cls(_GOALS[name], float(limit or 0))
+        return cls(_GOALS[name], float(limit or 0), max_accuracy_loss, act_above)
 
     @property
     def definition(self) -> Gap:
@@ -176,19 +190,18 @@ class Correction(nn.Module):
         Raises:
             InputError: If the parts do not match, or the membership does not serve the goal.
         """
-        wanted = Goal.parse(goal)
+        wanted = Goal.parse(goal, max_accuracy_loss)
         module = membership if isinstance(membership, Membership) else None
         values = _values(membership, wanted, inputs, rows, survey)
         probs, labels = probs.double(), target > 0.5
-        _check_rows(probs, values, labels, max_accuracy_loss)
+        _check_rows(probs, values, labels)
         mask = labels if wanted.positives else None
         share = values.mean(0) if mask is None else values[mask].mean(0)
         if module is not None:
             share = (module.label_share if wanted.positives else module.share).double()
         costs = correction_costs(probs, values, share, positives=wanted.positives)
         path = correction_path(probs, costs, values, mask, flips=max(1, len(probs) // _STEPS))
-        expected = _expected_accuracy(probs, labels)
-        multipliers, outcome = _choose(path, labels, expected, wanted, max_accuracy_loss)
+        multipliers, outcome = _choose(path, labels, _expected_accuracy(probs, labels), wanted)
         return cls(multipliers, share, wanted, membership=module, outcome=outcome)
 
     def scores(self, probs: Tensor, membership: Tensor) -> Tensor:
@@ -255,8 +268,6 @@ def fit_if_detected(
     survey_probs: Tensor | None = None,
     *,
     goal: Goal,
-    max_accuracy_loss: float = 0.005,
-    act_above: float = ACT_ABOVE,
 ) -> tuple[Correction | None, GapEstimate | None]:
     """Fit a correction on labelled rows, unless a survey shows no gap.
 
@@ -270,7 +281,7 @@ def fit_if_detected(
     detected = None
     if survey is not None and survey_probs is not None:
         detected = estimate_gaps(val, survey, survey_probs >= 0.5, membership)[goal.gap]
-        if not is_detected(detected, act_above):
+        if not is_detected(detected, goal.act_above):
             return None, detected
     if val.target is None:
         raise InputError("the strength is chosen by accuracy: rows with labels are needed.")
@@ -279,7 +290,6 @@ def fit_if_detected(
         membership,
         target=val.target,
         goal=goal,
-        max_accuracy_loss=max_accuracy_loss,
         inputs=val.inputs,
         rows=val.rows,
         survey=survey,
@@ -320,7 +330,7 @@ def _values(
     return membership.probabilities(inputs, goal.labels(len(inputs)), rows=rows, survey=survey).double()
 
 
-def _check_rows(probs: Tensor, values: Tensor, labels: Tensor, budget: float) -> None:
+def _check_rows(probs: Tensor, values: Tensor, labels: Tensor) -> None:
     if not (probs.ndim == labels.ndim == 1 and len(probs) == len(values) == len(labels) and len(probs)):
         raise InputError(
             f"probs {tuple(probs.shape)}, membership {tuple(values.shape)}, target {tuple(labels.shape)}: "
@@ -330,8 +340,6 @@ def _check_rows(probs: Tensor, values: Tensor, labels: Tensor, budget: float) ->
         raise InputError("probs and membership: expected probabilities, from 0 to 1, without missing values.")
     if labels.all() or not labels.any():
         raise InputError("target: all rows have one class; the strength is chosen on rows of both.")
-    if not 0 <= budget < 1:
-        raise InputError(f"max_accuracy_loss = {budget}: expected a number from 0 to below 1, such as 0.005.")
 
 
 class _Summary(NamedTuple):
@@ -380,14 +388,14 @@ def _is_within(budget: float, first: _Summary, found: _Summary) -> bool:
 
 
 def _choose(
-    path: Iterator[PathPoint], labels: Tensor, gains: Tensor, goal: Goal, budget: float
+    path: Iterator[PathPoint], labels: Tensor, gains: Tensor, goal: Goal
 ) -> tuple[Tensor, CorrectionFit]:
     """Follow the path to the goal or the first point that is not allowed; return the best multipliers."""
     points = (_Summary.of(point, labels, gains) for point in path)
     first = best = next(points)  # the uncorrected decisions
     stopped: StoppedBy = "end"
     for found in chain([first], points):
-        if not _is_within(budget, first, found):
+        if not _is_within(goal.max_accuracy_loss, first, found):
             stopped = "budget"
             break
         if found is not first and has_collapsed(found.balanced, found.share, first.balanced, first.share):

@@ -30,19 +30,12 @@ _MIN_ERROR = 1e-9  # of decisions that are the same for all
 
 @dataclass(frozen=True)
 class GapEstimate:
-    """An estimated gap with its interval.
-
-    Args:
-        value: The gap.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        standard_error: Standard error of the difference behind it.
-    """
+    """An estimated gap with its interval."""
 
     value: float
     low: float
     high: float
-    standard_error: float
+    standard_error: float  # of the difference behind it
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
@@ -126,11 +119,6 @@ def estimate_gaps(
 def linear_gap(data: TabularDataModule, survey: str | Path | Survey, *, gap: str = "dp_gap") -> GapEstimate:
     """Estimate the gap that a logistic regression without a penalty has, before other models are trained.
 
-    Args:
-        data: The data, set up.
-        survey: People whose S is known, or a file of them.
-        gap: Key of the gap in :data:`GAPS`.
-
     Raises:
         InputError: If the survey cannot be used, or has no labels and the gap needs them.
     """
@@ -152,14 +140,9 @@ def linear_gap(data: TabularDataModule, survey: str | Path | Survey, *, gap: str
 
 
 def no_gap_lines(data: TabularDataModule, act_above: float, gap: str = "dp_gap") -> list[str]:
-    """Return why a survey that the penalty uses gives no reason to train; empty if it shows a gap.
+    """Return why the survey that the penalty uses gives no reason to train.
 
-    Without a survey nothing is known about the gap, and the result is empty as well.
-
-    Args:
-        data: The data, with the option ``membership``.
-        act_above: Smallest gap to act on.
-        gap: Key of the gap.
+    The result is empty if it shows a gap, and without a survey, as nothing is known about the gap then.
     """
     if data.membership is None or not is_survey(data.membership):
         return []
@@ -224,16 +207,11 @@ def _estimate(conditions: list[PoweredRates], level: float) -> GapEstimate:
 
 
 def gap_limits(size: Tensor, error: Tensor, level: float) -> tuple[float, float]:
-    """Return the limits of the largest of several absolute differences.
+    """Return the limits of the largest of several absolute differences, given their standard errors.
 
     The upper limit is that of the signed differences. It can hardly miss a gap below two standard errors,
     nor one that several differences share. So the lower limit has the rest of the error probability: it is
     the smallest gap with which sizes like these are not too rare.
-
-    Args:
-        size: Estimated absolute differences ``(m,)``.
-        error: Their standard errors ``(m,)``, widened if they are uncertain themselves.
-        level: Confidence level.
     """
     z, error = normal_quantile(level), error.clamp(min=_MIN_ERROR)
     gaps = size.max() * torch.linspace(0, 1, _GAPS_TRIED, dtype=size.dtype).unsqueeze(-1)

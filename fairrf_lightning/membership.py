@@ -178,9 +178,7 @@ class Membership(nn.Module):
             torch.full((survey.num_groups,), torch.nan),
             "survey",
             survey.group_names,
-            label_coefficients=None
-            if survey.target is None
-            else _fit_with_labels(survey, survey.target, data),
+            label_coefficients=_fit_with_labels(survey, data),
             digest=survey.digest,
         )
         found.set_shares(data)

@@ -65,9 +65,8 @@ class CorrectionCallback(Callback):
     ) -> None:
         if sum(part is not None for part in (survey, proxies, column, membership)) != 1:
             raise InputError("CorrectionCallback: give one of survey, proxies, column and membership.")
-        self.goal = Goal.parse(goal)
+        self.goal = Goal.parse(goal, max_accuracy_loss, act_above)
         self.membership = membership
-        self.max_accuracy_loss, self.act_above = max_accuracy_loss, act_above
         self._source: dict[str, Any] = {"survey": survey, "proxies": proxies, "column": column}
         self._source |= {"sensitive": sensitive, "group": group}
         self.correction: Correction | None = None
@@ -133,8 +132,6 @@ class CorrectionCallback(Callback):
             survey,
             None if survey is None else _probabilities(module, survey.inputs),
             goal=self.goal,
-            max_accuracy_loss=self.max_accuracy_loss,
-            act_above=self.act_above,
         )
         if isinstance(module, FairRFModule) and self.correction is not None:
             module.correction = self.correction.to(module.device)
@@ -151,7 +148,6 @@ class CorrectionCallback(Callback):
             self.membership(inputs),
             target=target.flatten(),
             goal=self.goal,
-            max_accuracy_loss=self.max_accuracy_loss,
         )
 
     def _summary(self) -> str:

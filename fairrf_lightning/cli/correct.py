@@ -23,7 +23,7 @@ from fairrf_lightning.checkpoints import WholeFileIO
 from fairrf_lightning.cli.parsing import DataOverrides, call, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.correct import CorrectionResult, correct, correct_rows
-from fairrf_lightning.correction import Correction
+from fairrf_lightning.correction import Correction, Goal
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.datamodules.columns import TableSpec, check_column, make_frame, numbers
 from fairrf_lightning.datamodules.files import read_file
@@ -283,9 +283,12 @@ def correct_scores(
     proxies: str | Path | None,
     column: str | None,
     group: str | None,
-    **options: Any,
+    goal: str | None,
+    max_accuracy_loss: float,
+    act_above: float,
 ) -> tuple[CorrectionResult, TableDataModule]:
     """Choose and measure a correction on a sample of the scores, and return it with the sample."""
+    wanted = Goal.parse(goal, max_accuracy_loss, act_above)
     with tempfile.TemporaryDirectory() as folder:
         data, probs = file.sample(Path(folder))
         if survey is not None and sensitive is None:
@@ -296,7 +299,7 @@ def correct_scores(
         )
         asked = None if survey is None or people is None else _survey_probs(file.prob, survey, people)
         val, test = (ScoredRows.of(data, part, lambda batch: probs[batch["row"]]) for part in ("val", "test"))
-        return correct_rows(val, test, membership, people, asked, **options), data
+        return correct_rows(val, test, membership, people, asked, goal=wanted), data
 
 
 def _survey_probs(prob: str, survey: Path, people: Survey) -> Tensor:

@@ -49,7 +49,7 @@ def fit_logistic(
         inputs: Columns ``(n, D)``.
         answers: 0 or 1, ``(n,)``.
         strength: ``C`` of scikit-learn's LogisticRegression.
-        weights: Weight of each row ``(..., n)``; leading dimensions are fits of their own. 1 when ``None``.
+        weights: Weight of each row ``(..., n)``, by default 1; leading dimensions are fits of their own.
         randomized: Probability that an answer was replaced by one drawn uniformly from the groups.
         num_groups: Number of groups that the random answers are drawn from.
         start: Coefficients to start from, ``(..., D + 1)``.
@@ -113,10 +113,7 @@ def ridge_membership(share: float, correlations: Tensor, C: Tensor) -> Tensor:  
 def membership_rates(decisions: Tensor, membership: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the estimated rate of positive decisions in each group, ``E[d g_k] / E[g_k]``, ``(..., G)``.
 
-    Args:
-        decisions: Decisions or probabilities ``(..., N)``.
-        membership: Membership in each group ``(N, G)``.
-        mask: Rows that count ``(N,)``; all when ``None``.
+    Decisions ``(..., N)`` may be probabilities. Of ``mask``, ``(N,)``, the rows that are true count.
 
     >>> decisions, member = torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5, 1.0])
     >>> membership_rates(decisions, torch.stack([1 - member, member], -1))
@@ -127,22 +124,13 @@ def membership_rates(decisions: Tensor, membership: Tensor, mask: Tensor | None 
 
 
 def correction_costs(probs: Tensor, membership: Tensor, share: Tensor, *, positives: bool) -> Tensor:
-    """Return ``g_k / (2 q_k)``, times p for equal opportunity, ``(..., N, G)``.
-
-    Args:
-        probs: Probabilities of the positive class ``(..., N)``.
-        membership: Membership in each group ``(..., N, G)``.
-        share: Shares q of the groups ``(G,)``.
-        positives: Whether the rates of the positives are compared (equal opportunity) or those of all rows.
-    """
+    """Return ``g_k / (2 q_k)``, with a factor p for equal opportunity (``positives``), ``(..., N, G)``."""
     costs = membership / (2 * share)
     return costs * probs.unsqueeze(-1) if positives else costs
 
 
 def corrected_scores(probs: Tensor, costs: Tensor, multipliers: Tensor) -> Tensor:
-    """Return ``p - sum_k m_k cost_k``, limited to the open interval (0, 1).
-
-    It is at least 0.5 where the decision is positive.
+    """Return ``p - sum_k m_k cost_k``, limited to the open interval (0, 1): positive from 0.5.
 
     >>> member = torch.tensor([0.2, 0.8])
     >>> costs = correction_costs(torch.tensor([0.5, 0.5]), torch.stack([1 - member, member], -1),
@@ -213,12 +201,12 @@ def _strengths(left: Tensor, direction: Tensor, flips: int) -> Iterator[float]:
 
 
 class PoweredRates(NamedTuple):
-    """Estimated rates of G groups.
+    """Estimated rates of G groups, from n surveyed people and N other rows.
 
     Args:
         rates: Rates ``(G,)``.
-        left_out: Rates without each of the n surveyed people, ``(n, G)``, for the jackknife.
-        influence: First-order influence of each of the N other rows on the rates, ``(N, G)``.
+        left_out: Rates without each of the surveyed people, ``(n, G)``, for the jackknife.
+        influence: First-order influence of each of the other rows on the rates, ``(N, G)``.
         num_models: Number of models of membership, each of which is corrected by people it has not seen.
     """
 
@@ -264,7 +252,7 @@ def powered_rates(
         indicators: Their groups as 0 or 1, or unbiased estimates of these, ``(n, G)``.
         mask: Rows that count, such as the positives ``(N,)``; all when ``None``.
         survey_mask: Surveyed people who count ``(n,)``.
-        num_models: Number of cross-fitted models behind ``survey_membership``.
+        num_models: As in :class:`PoweredRates`.
 
     >>> member = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
     >>> known = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
