@@ -339,10 +339,12 @@ def _fit_with_labels(survey: Survey, data: TabularDataModule) -> Tensor | None:
     Positives matter most here and may be few: both classes have the same total weight, and columns are
     standardised, so that the penalty does not shrink rare categories more than others.
     """
-    if survey.target is None or len(survey.target.unique()) == 1:
+    if survey.target is None:
         return None
     positive = survey.target > 0.5
     share = float(positive.double().mean())
+    if share in (0.0, 1.0):
+        return None
     _, covariance = _train_moments(data, torch.arange(data.n_features))
     spread = covariance.diagonal().clamp(min=0).sqrt()
     scale = torch.cat([spread.where(spread > 1e-3, 1.0), torch.tensor([0.5], dtype=torch.float64)])

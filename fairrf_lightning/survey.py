@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -163,7 +164,7 @@ class Survey:
 
     def take(self, places: Tensor) -> Survey:
         """Return the survey of some of its people."""
-        parts = {name: getattr(self, name) for name in ("inputs", "groups", "target", "rows")}
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("inputs", "groups", "target", "rows")}
         return replace(self, **{name: part if part is None else part[places] for name, part in parts.items()})
 
 
