@@ -160,14 +160,12 @@ class Correction(nn.Module):
     def fit(
         cls,
         probs: Tensor,
-        membership: Tensor | Membership,
+        membership: Tensor,
         *,
         target: Tensor,
         goal: str | Goal | None = None,
         max_accuracy_loss: float = 0.005,
-        inputs: Tensor | None = None,
-        rows: Tensor | None = None,
-        survey: Survey | None = None,
+        estimate: Membership | None = None,
     ) -> Correction:
         """Choose the smallest strength that reaches the goal within the accuracy budget, without S.
 
@@ -176,33 +174,29 @@ class Correction(nn.Module):
         Args:
             probs: Probabilities of the positive class on held-out rows, ``(N,)``.
             membership: Membership on these rows, ``(N,)`` for two groups or ``(N, G)``; for equal opportunity
-                ``P(S | x, y = 1)``. Or the estimate itself, which needs ``inputs``.
+                ``P(S | x, y = 1)``.
             target: True classes 0 or 1, ``(N,)``.
             goal: Such as ``"dp=0.10"`` or ``"eo=0.05"``. Without a number it is the smallest gap within the
                 budget; the default is ``"dp"``.
             max_accuracy_loss: Maximum loss of accuracy against the uncorrected decisions, as expected from
                 the probabilities, recalibrated on these rows. The measured loss is noisier: it may exceed
                 the maximum by one standard error.
-            inputs: Encoded inputs ``(N, D)`` for a :class:`Membership`.
-            rows: Row numbers in the table ``(N,)``, so that no person is corrected by the own answer.
-            survey: The survey of the :class:`Membership`, to recognise its people by ``rows``.
+            estimate: The module that gave these values, so that the correction works from inputs.
 
         Raises:
-            InputError: If the parts do not match, or the membership does not serve the goal.
+            InputError: If the parts do not match.
         """
         wanted = Goal.parse(goal, max_accuracy_loss)
-        module = membership if isinstance(membership, Membership) else None
-        values = _values(membership, wanted, inputs, rows, survey)
-        probs, labels = probs.double(), target > 0.5
+        probs, values, labels = probs.double(), by_group(membership).double(), target > 0.5
         _check_rows(probs, values, labels)
         mask = labels if wanted.positives else None
         share = values.mean(0) if mask is None else values[mask].mean(0)
-        if module is not None:
-            share = (module.label_share if wanted.positives else module.share).double()
+        if estimate is not None:
+            share = (estimate.label_share if wanted.positives else estimate.share).double()
         costs = correction_costs(probs, values, share, positives=wanted.positives)
         path = correction_path(probs, costs, values, mask, flips=max(1, len(probs) // _STEPS))
         multipliers, outcome = _choose(path, labels, _expected_accuracy(probs, labels), wanted)
-        return cls(multipliers, share, wanted, membership=module, outcome=outcome)
+        return cls(multipliers, share, wanted, membership=estimate, outcome=outcome)
 
     def scores(self, probs: Tensor, membership: Tensor) -> Tensor:
         """Return corrected scores in (0, 1), at least 0.5 exactly where the decision is positive."""
@@ -285,16 +279,10 @@ def fit_if_detected(
             return None, detected
     if val.target is None:
         raise InputError("the strength is chosen by accuracy: rows with labels are needed.")
-    correction = Correction.fit(
-        val.scores,
-        membership,
-        target=val.target,
-        goal=goal,
-        inputs=val.inputs,
-        rows=val.rows,
-        survey=survey,
-    )
-    return correction, detected
+    # Surveyed people among the rows are recognised, so that no person is corrected by the own answer.
+    labels = goal.labels(len(val.inputs))
+    values = membership.probabilities(val.inputs, labels, rows=val.rows, survey=survey)
+    return Correction.fit(val.scores, values, target=val.target, goal=goal, estimate=membership), detected
 
 
 def check_goal(goal: Goal, membership: Membership, survey: Survey | None) -> None:
@@ -312,22 +300,6 @@ def check_goal(goal: Goal, membership: Membership, survey: Survey | None) -> Non
         f"--goal eo: equal opportunity needs membership among the positives, and {reason}. Add the label "
         "to the survey, or use --goal dp."
     )
-
-
-def _values(
-    membership: Tensor | Membership,
-    goal: Goal,
-    inputs: Tensor | None,
-    rows: Tensor | None,
-    survey: Survey | None,
-) -> Tensor:
-    if not isinstance(membership, Membership):
-        return by_group(membership).double()
-    if inputs is None:
-        raise InputError(
-            "Correction.fit: an estimate of membership needs the inputs of the rows (inputs=...)."
-        )
-    return membership.probabilities(inputs, goal.labels(len(inputs)), rows=rows, survey=survey).double()
 
 
 def _check_rows(probs: Tensor, values: Tensor, labels: Tensor) -> None:

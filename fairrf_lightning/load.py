@@ -11,6 +11,7 @@ import re
 from argparse import ArgumentError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -83,7 +84,7 @@ class RunFolder:
         file = self.named_checkpoint
         return self.path.name if file is None else f"{self.path.name}, {file.name}"
 
-    @property
+    @cached_property
     def best_checkpoint(self) -> Path | None:
         """The best checkpoint, or else the last one, or ``None``.
 

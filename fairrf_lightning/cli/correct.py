@@ -28,7 +28,7 @@ from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.datamodules.columns import TableSpec, check_column, make_frame, numbers
 from fairrf_lightning.datamodules.files import read_file
 from fairrf_lightning.datamodules.sample import RANDOMIZED
-from fairrf_lightning.errors import InputError, check_writable, writing_to
+from fairrf_lightning.errors import InputError, check_output, writing_file
 from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.files import replacing
 from fairrf_lightning.membership import find_membership
@@ -123,8 +123,7 @@ def correct_scores_command(
     found, data = correct_scores(file, survey, sensitive, **options)
     _print_correction(found, data.feature_names, options["proxies"])
     if found.correction is not None:
-        with writing_to(f"--out {path}", "name a file in another folder"):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with writing_file("--out", path):
             rows = write_corrected(file, data, found.correction, path)
         print_lines(f"Wrote {path}: {rows:,} rows with corrected_probability and corrected_decision.")
     return found
@@ -132,12 +131,9 @@ def correct_scores_command(
 
 def _check_output(path: Path, source: Path) -> None:
     """Raise before the work if the result cannot be written."""
-    if path.is_dir():
-        raise InputError(f"--out {path}: this is a folder; name a file in it, such as {CORRECTED}.")
+    check_output("--out", path, CORRECTED)
     if path.absolute() == source.absolute():
         raise InputError(f"--out {path}: this is the uncorrected file, which is kept; name another one.")
-    with writing_to(f"--out {path}", "name a file in another folder"):
-        check_writable(path.parent)
 
 
 def _print_correction(found: CorrectionResult, names: Sequence[str], proxies: str | Path | None) -> None:

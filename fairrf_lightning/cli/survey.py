@@ -12,7 +12,7 @@ from fairrf_lightning.cli.parsing import DataOptions, call, takes_options_of
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.sample import count_answers, draw_form
-from fairrf_lightning.errors import InputError, check_writable, did_you_mean, writing_to
+from fairrf_lightning.errors import InputError, check_output, did_you_mean, writing_file
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import evaluate, load_run
 from fairrf_lightning.messages import shell_command
@@ -142,8 +142,7 @@ def draw_command(
     _check_free(out, sensitive)
     form = draw_form(module, people, sensitive, randomized=randomized, **options)
     guide = out.with_name(f"{out.stem}_instructions.txt")
-    with writing_to(f"--out {out}", "name a file in another folder"):
-        out.parent.mkdir(parents=True, exist_ok=True)
+    with writing_file("--out", out):
         if randomized:
             write_text(guide, _instructions(randomized, sensitive))
         write_csv(form, out)
@@ -173,10 +172,7 @@ def _instructions(randomized: float, sensitive: str) -> str:
 
 def _check_free(out: Path, sensitive: str) -> None:
     """Raise if a file would be overwritten, or cannot be written."""
-    if out.is_dir():
-        raise InputError(f"--out {out}: this is a folder; name a file in it, such as survey.csv.")
-    with writing_to(f"--out {out}", "name a file in another folder"):
-        check_writable(out.parent)
+    check_output("--out", out, "survey.csv")
     if out.exists():
         answers = count_answers(out, sensitive)
         raise InputError(
