@@ -142,7 +142,7 @@ def linear_gap(data: TabularDataModule, survey: str | Path | Survey, *, gap: str
 def no_gap_lines(data: TabularDataModule, act_above: float, gap: str = "dp_gap") -> list[str]:
     """Return why the survey that the penalty uses gives no reason to train.
 
-    The result is empty if it shows a gap, and without a survey, as nothing is known about the gap then.
+    The result is empty if the survey shows a gap. It is also empty without a survey: nothing is known then.
     """
     if data.membership is None or not is_survey(data.membership):
         return []

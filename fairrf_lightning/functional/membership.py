@@ -113,7 +113,7 @@ def ridge_membership(share: float, correlations: Tensor, C: Tensor) -> Tensor:  
 def membership_rates(decisions: Tensor, membership: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the estimated rate of positive decisions in each group, ``E[d g_k] / E[g_k]``, ``(..., G)``.
 
-    Decisions ``(..., N)`` may be probabilities. Of ``mask``, ``(N,)``, the rows that are true count.
+    Decisions ``(..., N)`` may be probabilities. If ``mask``, ``(N,)``, is given, only its rows count.
 
     >>> decisions, member = torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5, 1.0])
     >>> membership_rates(decisions, torch.stack([1 - member, member], -1))
