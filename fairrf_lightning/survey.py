@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -164,8 +163,13 @@ class Survey:
 
     def take(self, places: Tensor) -> Survey:
         """Return the survey of some of its people."""
-        parts: dict[str, Any] = {name: getattr(self, name) for name in ("inputs", "groups", "target", "rows")}
-        return replace(self, **{name: part if part is None else part[places] for name, part in parts.items()})
+        return replace(
+            self,
+            inputs=self.inputs[places],
+            groups=self.groups[places],
+            target=None if self.target is None else self.target[places],
+            rows=None if self.rows is None else self.rows[places],
+        )
 
 
 def _group_names(sample: Sample, group: str | None, data: TabularDataModule) -> tuple[tuple[str, ...], int]:
