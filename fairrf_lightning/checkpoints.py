@@ -21,7 +21,7 @@ from lightning.fabric.utilities.cloud_io import _is_local_file_protocol
 from lightning.pytorch.cli import LRSchedulerTypeTuple
 from torch import Tensor
 
-from fairrf_lightning.class_paths import import_class, plain_values
+from fairrf_lightning.class_paths import class_path, import_class, plain_values
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.files import replacing
 
@@ -172,14 +172,11 @@ def _malformed(name: str, part: str, found: Any) -> InputError:
 
 
 def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, Any]:
-    """Check the checkpoint of ``--ckpt_path`` against the options, before Lightning loads it.
+    """Return the checkpoint of ``--ckpt_path``, checked against the options before Lightning loads it.
 
     Args:
         config: Options of the command as plain values: ``ckpt_path``, ``model``, ``data`` and others.
         resumes: Whether training resumes, which keeps the options of the data as well.
-
-    Returns:
-        The checkpoint; empty without ``ckpt_path``.
 
     Raises:
         InputError: If it is unreadable, of other data, contradicts the options given, or names a class that
@@ -204,71 +201,57 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     # Not those of the data, which may come from the checkpoint itself.
     named = {text for text, place in _texts(config) if not place.startswith("data.")}
     check_class_paths(options, named, f"--ckpt_path {path}", plain_parameters(model_class))
-    _check_model_options(config["model"], options, path)
+    _check_options("model", config["model"], options, path, "the model")
     if resumes:
         _check_counters(checkpoint.get("loops"), path)
     if given in checkpoint:
-        _check_data_state(checkpoint[given], data if resumes else {}, path)
+        trained = _trained_options(checkpoint[given], given, path)
+        _check_options("data", data if resumes else {}, trained, path, "a resumed run")
     return checkpoint
 
 
-def _check_model_options(model: Mapping[str, Any], trained: Mapping[str, Any], path: str) -> None:
-    # LightningCLI uses the checkpoint's options without a warning.
-    for option, value in (model.get("init_args") or {}).items():
+def _trained_options(state: Any, name: str, path: str) -> dict[str, Any]:
+    """Return the options of the data that a checkpoint's state of them holds."""
+    options = state.get("table_options", {}) if isinstance(state, Mapping) else None
+    if not isinstance(options, Mapping) or not isinstance(state.get("encoder"), Mapping):
+        raise _malformed(f"--ckpt_path {path}", name, state)
+    trained = {**options, **state}
+    trained.pop("missing_values", None)
+    return trained
+
+
+def _check_options(
+    part: str, config: Mapping[str, Any], trained: Mapping[str, Any], path: str, keeper: str
+) -> None:
+    """Raise if an option was given that differs from that in training, which LightningCLI keeps silently."""
+    for option, value in plain_values(config.get("init_args") or {}).items():
         known = trained.get(option)
         if isinstance(value, Mapping) and "class_path" in value:
             value = value["class_path"]  # noqa: PLW2901
             known = known.get("class_path") if isinstance(known, Mapping) else known
-        if value in (None, known) or option not in trained or _is_default(value, model["class_path"], option):
-            continue
-        raise InputError(
-            f"--model.{option} {value}: the checkpoint {path} was trained with {known} and keeps it. "
-            "Leave the option out, or train without --ckpt_path."
-        )
-
-
-def _check_data_state(state: Any, data: Mapping[str, Any], path: str) -> None:
-    options = state.get("table_options", {}) if isinstance(state, Mapping) else None
-    if not isinstance(options, Mapping) or not isinstance(state.get("encoder"), Mapping):
-        raise InputError(
-            f"--ckpt_path {path}: its state of the data is malformed (a {type(state).__name__} was found, or "
-            f"its encoder or table_options are no mapping). {_DAMAGED}"
-        )
-    trained = {**options, **state}
-    for option, value in plain_values(data.get("init_args") or {}).items():
-        known = trained.get(option)
-        if option not in trained or option == "missing_values" or value in (None, known):
-            continue
-        if not _is_default(value, data["class_path"], option):
+        same = option not in trained or value in (None, known)
+        if not same and not _is_default(value, config["class_path"], option):
             raise InputError(
-                f"--data.{option} {value}: the checkpoint {path} was trained with {known}, and a resumed run "
-                "keeps it.\nLeave the option out, or train without --ckpt_path."
+                f"--{part}.{option} {value}: the checkpoint {path} was trained with {known}, and "
+                f"{keeper} keeps it.\nLeave the option out, or train without --ckpt_path."
             )
 
 
-def _is_default(value: Any, class_path: str, option: str) -> bool:
+def _is_default(value: Any, path: str, option: str) -> bool:
     """Return whether a value is the default of an option, which may be one of a base class."""
-    for owner in import_class(class_path).__mro__:
+    for owner in import_class(path).__mro__:
         parameter = inspect.signature(owner).parameters.get(option)
         if parameter is not None:
             default = parameter.default
-            path = f"{default.__module__}.{default.__qualname__}" if inspect.isclass(default) else None
-            return bool(value in (plain_values(default), path))
+            return bool(value == (class_path(default) if inspect.isclass(default) else plain_values(default)))
     return False
 
 
 def check_plain(value: Any, part: str, path: str) -> None:
     """Raise if options hold anything but plain values."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            check_plain(item, part, path)
-    elif not isinstance(value, str | int | float | None):
-        raise InputError(
-            f"{path}: its part {part} is malformed (a {type(value).__name__} was found). "
-            "Restore it from a copy, or train again."
-        )
+    for leaf, _ in _leaves(value):
+        if not isinstance(leaf, str | int | float | None):
+            raise _malformed(path, part, leaf)
 
 
 def check_class_paths(
@@ -313,15 +296,20 @@ def _is_word(text: str) -> bool:
     return _WORD.fullmatch(text) is not None and not Path(text).is_file()
 
 
-def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield value, place
-    elif isinstance(value, Mapping):
+def _texts(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the texts among options, each with its place, such as ``backbone.class_path``."""
+    return ((leaf, place) for leaf, place in _leaves(options) if isinstance(leaf, str))
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[Any, str]]:
+    if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _texts(item, f"{place}.{key}".lstrip("."))
+            yield from _leaves(item, f"{place}.{key}".lstrip("."))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item, place)
+            yield from _leaves(item, place)
+    else:
+        yield value, place
 
 
 def plain_parameters(class_type: type[Any]) -> set[str]:
@@ -359,14 +347,9 @@ def _is_trusted(class_path: str) -> bool:
 
 @contextmanager
 def restoring(path: str | None, option: str = "--ckpt_path ") -> Iterator[None]:
-    """Turn any error while a checkpoint is restored into one clear error.
+    """Turn any error while a checkpoint is restored into an InputError that names the file and its option.
 
-    Args:
-        path: The checkpoint, or ``None`` if there is nothing to restore.
-        option: Option that named the checkpoint, for the error.
-
-    Raises:
-        InputError: In place of an error that was raised while restoring.
+    Without a ``path`` there is nothing to restore.
     """
     try:
         yield

@@ -14,14 +14,20 @@ from torch import Tensor
 
 from fairrf_lightning.correction import Correction, CorrectionFit, Goal, fit_if_detected
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows, estimate_gaps
+from fairrf_lightning.estimate import (
+    ACT_ABOVE,
+    NOTHING_CHANGED,
+    GapEstimate,
+    ScoredRows,
+    detection_rule,
+    estimate_gaps,
+)
 from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.membership import Membership, find_membership
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.survey import Survey
 
-NOTHING_CHANGED = "no gap detected: nothing was changed"
 _MIN_GROWTH = 0.005  # of another gap; a smaller change is hardly visible in the table
 
 
@@ -40,13 +46,6 @@ class Measured:
     positive_share: float
     gaps: Mapping[str, GapEstimate]
 
-    @classmethod
-    def of(cls, rows: ScoredRows, gaps: Mapping[str, GapEstimate]) -> Measured:
-        """Measure the decisions on rows."""
-        right = None if rows.target is None else rows.decisions == (rows.target > 0.5)
-        accuracy = float("nan") if right is None else float(right.double().mean())
-        return cls(accuracy, float(rows.decisions.double().mean()), gaps)
-
 
 @dataclass(frozen=True)
 class CorrectionResult:
@@ -59,11 +58,9 @@ class CorrectionResult:
         after: The corrected ones; ``None`` if nothing was changed.
         detected: The gap of the goal as estimated on the validation rows, which decided whether to act;
             ``None`` without a survey.
-        max_accuracy_loss: The accuracy budget.
-        act_above: The smallest gap that is acted on.
         source: The knowledge about S.
         test: The test rows, with uncorrected probabilities.
-        run: The run.
+        run: The run, if one was corrected.
     """
 
     goal: Goal
@@ -71,8 +68,6 @@ class CorrectionResult:
     before: Measured
     after: Measured | None
     detected: GapEstimate | None
-    max_accuracy_loss: float
-    act_above: float
     source: str
     test: ScoredRows = field(repr=False)
     run: Run | None = field(default=None, repr=False)
@@ -92,26 +87,25 @@ class CorrectionResult:
     def table(self) -> pd.DataFrame:
         """Return accuracy, share of positive decisions and estimated gaps before and after."""
         columns = {"before": self.before} | ({} if self.after is None else {"after": self.after})
-        lines: dict[str, list[str]] = {
-            "accuracy": [f"{one.accuracy:.4f}" for one in columns.values()],
-            "share of positive decisions": [f"{one.positive_share:.4f}" for one in columns.values()],
+        cells = {
+            name: {
+                "accuracy": f"{one.accuracy:.4f}",
+                "share of positive decisions": f"{one.positive_share:.4f}",
+                **{f"{GAPS[key].label}, estimated (95 %)": str(gap) for key, gap in one.gaps.items()},
+            }
+            for name, one in columns.items()
         }
-        for key in self.before.gaps:
-            lines[f"{GAPS[key].label}, estimated (95 %)"] = [str(one.gaps[key]) for one in columns.values()]
-        return pd.DataFrame(
-            [[name, *cells] for name, cells in lines.items()], columns=["test rows", *columns]
-        )
+        return pd.DataFrame(cells).rename_axis("test rows").reset_index()
 
     def statements(self) -> Iterator[str]:
         """Yield what was done and which constraint stopped it, one sentence each."""
         label = self.goal.definition.label
         if self.outcome is None:
-            limit = f"max(1.64 standard errors, {self.act_above:g})"
-            yield f"{NOTHING_CHANGED} ({label} {self.detected}, expected more than {limit})"
+            yield f"{NOTHING_CHANGED} ({label} {self.detected}, {detection_rule(self.goal.act_above)})"
             return
         stopped = {
             "goal": "reached the goal:",
-            "budget": f"stopped by the accuracy budget ({self.max_accuracy_loss:g}) at",
+            "budget": f"stopped by the accuracy budget ({self.goal.max_accuracy_loss:g}) at",
             "collapse": "stopped by the guard against collapse at",
             "end": f"the rates are as equal as {self.source} can make them:",
         }[self.outcome.stopped_by]
@@ -127,7 +121,7 @@ class CorrectionResult:
         if self.after is None:
             return
         loss = self.before.accuracy - self.after.accuracy
-        if loss > self.max_accuracy_loss and self.outcome is not None:
+        if loss > self.goal.max_accuracy_loss and self.outcome is not None:
             rows = f"{self.outcome.num_rows:,} validation rows"
             yield f"test rows lose {loss:.4f}, more than the budget, which {rows} kept: few rows are noisy"
         if not self.before.gaps:
@@ -142,8 +136,6 @@ class CorrectionResult:
         return {
             "goal": asdict(self.goal),
             "source": self.source,
-            "max_accuracy_loss": self.max_accuracy_loss,
-            "act_above": self.act_above,
             "num_rows": len(self.test.inputs),
             "before": asdict(self.before),
             "after": None if self.after is None else asdict(self.after),
@@ -188,13 +180,13 @@ def correct(
 
     Args:
         source: A checkpoint, the folder of a run, or a run that was loaded.
-        survey: People whose S is known, or a file of them.
+        survey: People whose S is known: a form of survey draw, or a table with the input columns.
         proxies: YAML file of S's share and its correlations with columns.
-        column: Input column that holds ``P(S = 1 | x)``.
+        column: Input column that holds the probability of S = 1.
         sensitive: Column of S in the survey; by default that of the data.
-        group: Value of S that counts as S = 1.
-        goal: ``"dp=0.10"``, ``"eo=0.05"``; without a number the smallest gap within the budget.
-        max_accuracy_loss: Maximum loss of validation accuracy.
+        group: Value that means S = 1; all others are compared with it.
+        goal: Such as dp=0.10 or eo=0.05; dp or eo alone is the smallest gap within the budget. Default: dp.
+        max_accuracy_loss: Accuracy that may be lost on the validation rows.
         act_above: With a survey, act only if the estimated gap exceeds this and 1.64 standard errors.
         trust: As in :func:`~fairrf_lightning.load.load_run`.
         data_options: As in :func:`~fairrf_lightning.load.load_run`.
@@ -202,28 +194,20 @@ def correct(
     Raises:
         InputError: If the options contradict each other, or a file cannot be used.
     """
-    wanted = Goal.parse(goal)
+    wanted = Goal.parse(goal, max_accuracy_loss, act_above)
     run = source if isinstance(source, Run) else load_run(source, trust=trust, data_options=data_options)
     if run.module.correction is not None:
         raise InputError(
             f"{run.path}: it is corrected already; correct the checkpoint that it was made from."
         )
-    known = find_membership(
+    membership, people = find_membership(
         run.data, survey=survey, proxies=proxies, column=column, sensitive=sensitive, group=group
     )
     with quiet_lightning():  # the table was described when the run was loaded
         parts = [evaluate(run, part) for part in ("val", "test")]
     val, test = (ScoredRows(part.probabilities, part.inputs, part.target, part.rows) for part in parts)
-    found = correct_rows(
-        val,
-        test,
-        *known,
-        None if known[1] is None else _survey_probs(run, known[1]),
-        goal=wanted,
-        max_accuracy_loss=max_accuracy_loss,
-        act_above=act_above,
-    )
-    return replace(found, run=run)
+    probs = None if people is None else run.predict(people.inputs)
+    return replace(correct_rows(val, test, membership, people, probs, goal=wanted), run=run)
 
 
 def correct_rows(
@@ -233,32 +217,14 @@ def correct_rows(
     survey: Survey | None = None,
     survey_probs: Tensor | None = None,
     *,
-    goal: str | Goal | None = None,
-    max_accuracy_loss: float = 0.005,
-    act_above: float = ACT_ABOVE,
+    goal: Goal,
 ) -> CorrectionResult:
     """Choose a correction of any model's probabilities on rows without S, and measure it on others.
 
-    Args:
-        val: Rows on which the strength is chosen.
-        test: Rows on which the result is measured.
-        membership: Membership.
-        survey: The survey, if membership is from one.
-        survey_probs: The model's probabilities of the surveyed people.
-        goal: As in :func:`correct`.
-        max_accuracy_loss: As in :func:`correct`.
-        act_above: As in :func:`correct`.
+    The strength is chosen on ``val`` and the result measured on ``test``. ``survey_probs`` are the model's
+    probabilities of the surveyed people.
     """
-    wanted = Goal.parse(goal)
-    correction, detected = fit_if_detected(
-        val,
-        membership,
-        survey,
-        survey_probs,
-        goal=wanted,
-        max_accuracy_loss=max_accuracy_loss,
-        act_above=act_above,
-    )
+    correction, detected = fit_if_detected(val, membership, survey, survey_probs, goal=goal)
 
     @torch.no_grad()
     def measure(correction: Correction | None) -> Measured:
@@ -269,25 +235,18 @@ def correct_rows(
         gaps = {}
         if survey is not None and people is not None:
             gaps = estimate_gaps(rows, survey, people >= 0.5, membership)
-        return Measured.of(rows, gaps)
+        right = torch.tensor(torch.nan) if rows.target is None else rows.decisions == (rows.target > 0.5)
+        return Measured(float(right.double().mean()), float(rows.decisions.double().mean()), gaps)
 
     return CorrectionResult(
-        goal=wanted,
+        goal=goal,
         correction=correction,
         before=measure(None),
         after=None if correction is None else measure(correction),
         detected=detected,
-        max_accuracy_loss=max_accuracy_loss,
-        act_above=act_above,
         source=_source_name(survey, membership),
         test=test,
     )
-
-
-@torch.no_grad()
-def _survey_probs(run: Run, survey: Survey) -> Tensor:
-    probs: Tensor = run.module.penalty.probabilities(run.module(survey.inputs))
-    return probs.double()
 
 
 def _source_name(survey: Survey | None, membership: Membership) -> str:

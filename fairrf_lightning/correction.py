@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -39,33 +40,47 @@ class Goal:
     Args:
         gap: Key of the gap: ``dp_gap`` or ``eo_gap``.
         limit: Largest gap that is wanted; 0 asks for the smallest one within the accuracy budget.
+        max_accuracy_loss: The accuracy budget.
+        act_above: With a survey, act only if the estimated gap exceeds this and 1.64 standard errors.
 
     >>> Goal.parse("dp=0.10")
-    Goal(gap='dp_gap', limit=0.1)
-    >>> Goal.parse(None)
-    Goal(gap='dp_gap', limit=0.0)
+    Goal(gap='dp_gap', limit=0.1, max_accuracy_loss=0.005, act_above=0.02)
+    >>> Goal.parse(None).limit
+    0.0
     """
 
     gap: str = "dp_gap"
     limit: float = 0.0
+    max_accuracy_loss: float = 0.005
+    act_above: float = ACT_ABOVE
 
     def __post_init__(self) -> None:
         if self.gap not in _GOALS.values() or not 0 <= self.limit < 1:
             raise InputError(
                 f"goal {self.gap} = {self.limit}: expected dp or eo, and a gap from 0 to below 1."
             )
+        loss = self.max_accuracy_loss
+        if not 0 <= loss < 1:
+            raise InputError(
+                f"max_accuracy_loss = {loss}: expected a number from 0 to below 1, such as 0.005."
+            )
 
     @classmethod
-    def parse(cls, text: str | Goal | None) -> Goal:
-        """Read ``dp=0.10``, ``eo=0.05``, or ``dp`` and ``eo`` for the smallest gap within the budget."""
-        if text is None or isinstance(text, Goal):
-            return text or cls()
-        name, _, limit = text.partition("=")
+    def parse(
+        cls, text: str | Goal | None, max_accuracy_loss: float = 0.005, act_above: float = ACT_ABOVE
+    ) -> Goal:
+        """Read ``dp=0.10``, ``eo=0.05``, or ``dp`` and ``eo`` for the smallest gap within the budget.
+
+        A goal is returned as it is.
+        """
+        if isinstance(text, Goal):
+            return text
+        name, _, limit = ("dp" if text is None else text).partition("=")
         if name not in _GOALS:
             raise InputError(f"--goal {text}: expected dp=0.10 or eo=0.05; {did_you_mean(name, _GOALS)}")
         if limit and not re.fullmatch(r"0?\.\d+|0", limit.strip()):
             raise InputError(f"--goal {text}: expected a gap from 0 to below 1, such as {name}=0.10.")
-        return cls(_GOALS[name], float(limit or 0))
+        return cls(_GOALS[name], float(limit or 0), max_accuracy_loss, act_above)
 
     @property
     def definition(self) -> Gap:
@@ -77,21 +92,20 @@ class Goal:
         """Whether the rates of the positives are compared."""
         return self.gap == "eo_gap"
 
+    def labels(self, num_rows: int) -> Tensor | None:
+        """Return the supposed classes that membership is given by: 1, or nothing for demographic parity."""
+        return torch.ones(num_rows) if self.positives else None
+
 
 @dataclass(frozen=True)
 class CorrectionFit:
     """Choice of the strength of a correction, on rows without S.
 
+    Gaps are estimated by membership; ``_before`` is of the uncorrected decisions.
+
     Args:
         stopped_by: ``goal``: the goal is reached; ``budget``: the accuracy budget or, ``collapse``, the guard
             against collapse allowed no more; ``end``: the rates are as equal as membership can make them.
-        gap_before: Gap of the uncorrected decisions, estimated by membership.
-        gap_after: The same after the correction.
-        accuracy_before: Accuracy of the uncorrected decisions.
-        accuracy_after: The same after the correction.
-        share_before: Share of positive decisions before.
-        share_after: The same after the correction.
-        num_rows: Number of rows.
     """
 
     stopped_by: StoppedBy
@@ -114,9 +128,7 @@ class Correction(nn.Module):
     Args:
         multipliers: Multiplier m of each group ``(G,)``; 0 changes nothing.
         share: Share q of each group ``(G,)``; for equal opportunity, among the positives.
-        goal: The goal.
         membership: Estimate of membership, needed to correct from inputs.
-        outcome: Choice of the multipliers.
 
     >>> probs, member = torch.tensor([0.45, 0.6, 0.55, 0.9]), torch.tensor([0.9, 0.8, 0.2, 0.1])
     >>> correction = Correction(torch.tensor([0.1, -0.1]), torch.tensor([0.5, 0.5]))
@@ -148,14 +160,12 @@ class Correction(nn.Module):
     def fit(
         cls,
         probs: Tensor,
-        membership: Tensor | Membership,
+        membership: Tensor,
         *,
         target: Tensor,
         goal: str | Goal | None = None,
         max_accuracy_loss: float = 0.005,
-        inputs: Tensor | None = None,
-        rows: Tensor | None = None,
-        survey: Survey | None = None,
+        estimate: Membership | None = None,
     ) -> Correction:
         """Choose the smallest strength that reaches the goal within the accuracy budget, without S.
 
@@ -164,42 +174,32 @@ class Correction(nn.Module):
         Args:
             probs: Probabilities of the positive class on held-out rows, ``(N,)``.
             membership: Membership on these rows, ``(N,)`` for two groups or ``(N, G)``; for equal opportunity
-                ``P(S | x, y = 1)``. Or the estimate itself, which needs ``inputs``.
+                ``P(S | x, y = 1)``.
             target: True classes 0 or 1, ``(N,)``.
             goal: Such as ``"dp=0.10"`` or ``"eo=0.05"``. Without a number it is the smallest gap within the
                 budget; the default is ``"dp"``.
             max_accuracy_loss: Maximum loss of accuracy against the uncorrected decisions, as expected from
                 the probabilities, recalibrated on these rows. The measured loss is noisier: it may exceed
                 the maximum by one standard error.
-            inputs: Encoded inputs ``(N, D)`` for a :class:`Membership`.
-            rows: Row numbers in the table ``(N,)``, so that no person is corrected by the own answer.
-            survey: The survey of the :class:`Membership`, to recognise its people by ``rows``.
+            estimate: The module that gave these values, so that the correction works from inputs.
 
         Raises:
-            InputError: If the parts do not match, or the membership does not serve the goal.
+            InputError: If the parts do not match.
         """
-        wanted = Goal.parse(goal)
-        module = membership if isinstance(membership, Membership) else None
-        values = _values(membership, wanted, inputs, rows, survey)
-        probs, labels = probs.double(), target > 0.5
-        _check_rows(probs, values, labels, max_accuracy_loss)
+        wanted = Goal.parse(goal, max_accuracy_loss)
+        probs, values, labels = probs.double(), by_group(membership).double(), target > 0.5
+        _check_rows(probs, values, labels)
         mask = labels if wanted.positives else None
         share = values.mean(0) if mask is None else values[mask].mean(0)
-        if module is not None:
-            share = (module.label_share if wanted.positives else module.share).double()
+        if estimate is not None:
+            share = (estimate.label_share if wanted.positives else estimate.share).double()
         costs = correction_costs(probs, values, share, positives=wanted.positives)
         path = correction_path(probs, costs, values, mask, flips=max(1, len(probs) // _STEPS))
-        expected = _expected_accuracy(probs, labels)
-        point, outcome = _choose(path, labels, expected, wanted, max_accuracy_loss)
-        return cls(point.multipliers, share, wanted, membership=module, outcome=outcome)
+        multipliers, outcome = _choose(path, labels, _expected_accuracy(probs, labels), wanted)
+        return cls(multipliers, share, wanted, membership=estimate, outcome=outcome)
 
     def scores(self, probs: Tensor, membership: Tensor) -> Tensor:
-        """Return corrected scores in (0, 1), at least 0.5 exactly where the decision is positive.
-
-        Args:
-            probs: Probabilities of the positive class ``(N,)``.
-            membership: Membership as in :meth:`fit`.
-        """
+        """Return corrected scores in (0, 1), at least 0.5 exactly where the decision is positive."""
         values = by_group(membership).to(self.share.device, torch.promote_types(probs.dtype, torch.float32))
         costs = correction_costs(probs, values, self.share.to(values), positives=self.goal.positives)
         return corrected_scores(probs, costs, self.multipliers.to(values))
@@ -214,18 +214,11 @@ class Correction(nn.Module):
         Raises:
             InputError: If the correction was fitted on values of membership, not on an estimate.
         """
-        positive = torch.ones(len(inputs), device=inputs.device) if self.goal.positives else None
-        return self.scores(probs, self._estimate()(inputs, positive))
+        return self.scores(probs, self._estimate()(inputs, self.goal.labels(len(inputs))))
 
     def survey_scores(self, probs: Tensor, survey: Survey) -> Tensor:
-        """Return the corrected scores of surveyed people, none of which depends on the person's own answer.
-
-        Args:
-            probs: Uncorrected probabilities of the people ``(n,)``.
-            survey: The survey.
-        """
-        positive = torch.ones(len(survey)) if self.goal.positives else None
-        return self.scores(probs, self._estimate().cross_fitted(survey, positive))
+        """Return corrected scores of surveyed people, none of which depends on the person's own answer."""
+        return self.scores(probs, self._estimate().cross_fitted(survey, self.goal.labels(len(survey))))
 
     def _estimate(self) -> Membership:
         if self.membership is None:
@@ -269,19 +262,8 @@ def fit_if_detected(
     survey_probs: Tensor | None = None,
     *,
     goal: Goal,
-    max_accuracy_loss: float = 0.005,
-    act_above: float = ACT_ABOVE,
 ) -> tuple[Correction | None, GapEstimate | None]:
-    """Fit a correction unless a survey shows no gap.
-
-    Args:
-        val: Rows on which the strength is chosen, with probabilities and labels.
-        membership: Membership.
-        survey: The survey, if membership is from one.
-        survey_probs: The model's probabilities of the surveyed people.
-        goal: The goal.
-        max_accuracy_loss: As in :meth:`Correction.fit`.
-        act_above: With a survey, act only if the estimated gap exceeds this and 1.64 standard errors.
+    """Fit a correction on labelled rows, unless a survey shows no gap.
 
     Returns:
         The correction, ``None`` if no gap was detected, and the estimated gap, ``None`` without a survey.
@@ -293,21 +275,14 @@ def fit_if_detected(
     detected = None
     if survey is not None and survey_probs is not None:
         detected = estimate_gaps(val, survey, survey_probs >= 0.5, membership)[goal.gap]
-        if not is_detected(detected, act_above):
+        if not is_detected(detected, goal.act_above):
             return None, detected
     if val.target is None:
         raise InputError("the strength is chosen by accuracy: rows with labels are needed.")
-    correction = Correction.fit(
-        val.scores,
-        membership,
-        target=val.target,
-        goal=goal,
-        max_accuracy_loss=max_accuracy_loss,
-        inputs=val.inputs,
-        rows=val.rows,
-        survey=survey,
-    )
-    return correction, detected
+    # Surveyed people among the rows are recognised, so that no person is corrected by the own answer.
+    labels = goal.labels(len(val.inputs))
+    values = membership.probabilities(val.inputs, labels, rows=val.rows, survey=survey)
+    return Correction.fit(val.scores, values, target=val.target, goal=goal, estimate=membership), detected
 
 
 def check_goal(goal: Goal, membership: Membership, survey: Survey | None) -> None:
@@ -327,24 +302,7 @@ def check_goal(goal: Goal, membership: Membership, survey: Survey | None) -> Non
     )
 
 
-def _values(
-    membership: Tensor | Membership,
-    goal: Goal,
-    inputs: Tensor | None,
-    rows: Tensor | None,
-    survey: Survey | None,
-) -> Tensor:
-    if not isinstance(membership, Membership):
-        return by_group(membership).double()
-    if inputs is None:
-        raise InputError(
-            "Correction.fit: an estimate of membership needs the inputs of the rows (inputs=...)."
-        )
-    positive = torch.ones(len(inputs)) if goal.positives else None
-    return membership.probabilities(inputs, positive, rows=rows, survey=survey).double()
-
-
-def _check_rows(probs: Tensor, values: Tensor, labels: Tensor, budget: float) -> None:
+def _check_rows(probs: Tensor, values: Tensor, labels: Tensor) -> None:
     if not (probs.ndim == labels.ndim == 1 and len(probs) == len(values) == len(labels) and len(probs)):
         raise InputError(
             f"probs {tuple(probs.shape)}, membership {tuple(values.shape)}, target {tuple(labels.shape)}: "
@@ -354,12 +312,10 @@ def _check_rows(probs: Tensor, values: Tensor, labels: Tensor, budget: float) ->
         raise InputError("probs and membership: expected probabilities, from 0 to 1, without missing values.")
     if labels.all() or not labels.any():
         raise InputError("target: all rows have one class; the strength is chosen on rows of both.")
-    if not 0 <= budget < 1:
-        raise InputError(f"max_accuracy_loss = {budget}: expected a number from 0 to below 1, such as 0.005.")
 
 
-@dataclass(frozen=True)
-class _Summary:
+class _Summary(NamedTuple):
+    point: PathPoint
     accuracy: float
     balanced: float
     share: float
@@ -373,6 +329,7 @@ class _Summary:
         tn, fn = len(labels) - positives - fp, positives - tp
         found = decision_summary(tp.double(), fp.double(), tn.double(), fn.double())
         return cls(
+            point,
             accuracy=float(found["acc"]),
             balanced=float(found["balanced_acc"]),
             share=float(found["positive_share"]),
@@ -389,51 +346,45 @@ def _expected_accuracy(probs: Tensor, labels: Tensor) -> Tensor:
     return 2 * calibrated - 1
 
 
-def _is_within(budget: float, first: _Summary, found: _Summary, changed: float, num_rows: int) -> bool:
-    """Return whether the accuracy budget allows decisions, a share of which was changed.
+def _is_within(budget: float, first: _Summary, found: _Summary) -> bool:
+    """Return whether the accuracy budget allows decisions that differ from the first ones.
 
     The expected loss has little noise, so that its largest allowed value is hardly optimistic. It is wrong
     for probabilities that recalibration does not repair, which the measured loss shows.
     """
+    changed = (found.point.decisions != first.point.decisions).double()
     measured = first.accuracy - found.accuracy
-    error = math.sqrt(max(changed - measured**2, 0.0) / num_rows)  # of paired differences -1, 0 and 1
-    expected = first.expected - found.expected
-    return max(expected, measured - error) <= budget + _ROUNDING
+    variance = max(float(changed.mean()) - measured**2, 0.0)  # of paired differences -1, 0 and 1
+    loss = max(first.expected - found.expected, measured - math.sqrt(variance / len(changed)))
+    return loss <= budget + _ROUNDING
 
 
 def _choose(
-    path: Iterator[PathPoint], labels: Tensor, gains: Tensor, goal: Goal, budget: float
-) -> tuple[PathPoint, CorrectionFit]:
-    """Follow the path to the goal or the first point that is not allowed; return the last one before it."""
-    first: _Summary | None = None
-    start: Tensor | None = None
-    best: tuple[PathPoint, _Summary] | None = None
+    path: Iterator[PathPoint], labels: Tensor, gains: Tensor, goal: Goal
+) -> tuple[Tensor, CorrectionFit]:
+    """Follow the path to the goal or the first point that is not allowed; return the best multipliers."""
+    points = (_Summary.of(point, labels, gains) for point in path)
+    first = best = next(points)  # the uncorrected decisions
     stopped: StoppedBy = "end"
-    for point in path:
-        found = _Summary.of(point, labels, gains)
-        first, start = first or found, point.decisions if start is None else start
-        changed = float((point.decisions != start).double().mean())
-        if not _is_within(budget, first, found, changed, len(labels)):
+    for found in chain([first], points):
+        if not _is_within(goal.max_accuracy_loss, first, found):
             stopped = "budget"
             break
-        if best is not None and has_collapsed(found.balanced, found.share, first.balanced, first.share):
+        if found is not first and has_collapsed(found.balanced, found.share, first.balanced, first.share):
             stopped = "collapse"
             break
-        if best is None or found.gap < best[1].gap:
-            best = point, found
+        if found.gap < best.gap:
+            best = found
         if goal.limit and found.gap <= goal.limit:
             stopped = "goal"
             break
-    if first is None or best is None:
-        raise AssertionError  # the path has at least the uncorrected decisions
-    point, found = best
-    return point, CorrectionFit(
+    return best.point.multipliers, CorrectionFit(
         stopped_by=stopped,
         gap_before=first.gap,
-        gap_after=found.gap,
+        gap_after=best.gap,
         accuracy_before=first.accuracy,
-        accuracy_after=found.accuracy,
+        accuracy_after=best.accuracy,
         share_before=first.share,
-        share_after=found.share,
+        share_after=best.share,
         num_rows=len(labels),
     )

@@ -79,6 +79,22 @@ def writing_to(path: str | Path, advice: str = "name another folder by --out") -
         raise InputError(f"{path}: cannot be written to ({error.strerror}); {advice}.") from error
 
 
+@contextmanager
+def writing_file(option: str, path: Path) -> Iterator[None]:
+    """Make the folder of a file, and turn an OSError into an InputError that names the option."""
+    with writing_to(f"{option} {path}", "name a file in another folder"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+
+
+def check_output(option: str, path: Path, example: str) -> None:
+    """Raise before the work unless the file of an option can be written; ``example`` is a name for it."""
+    if path.is_dir():
+        raise InputError(f"{option} {path}: this is a folder; name a file in it, such as {example}.")
+    with writing_to(f"{option} {path}", "name a file in another folder"):
+        check_writable(path.parent)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of the message of another library's error, or the name of its class."""
     lines = str(error).strip().splitlines()

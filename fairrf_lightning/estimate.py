@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.datamodules.membership_columns import is_survey
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import PoweredRates, fit_logistic, powered_rates
 from fairrf_lightning.membership import Membership, by_group
+from fairrf_lightning.messages import first_upper
 from fairrf_lightning.metrics.counts import GAPS, Gap
 from fairrf_lightning.metrics.intervals import normal_quantile, student_quantile
 from fairrf_lightning.survey import Survey
 
+NOTHING_CHANGED = "no gap detected: nothing was changed"
 ACT_ABOVE = 0.02  # smaller gaps are left alone
 _ERRORS = 1.64  # as are gaps below this many standard errors
 _GAPS_TRIED = 1001  # as lower limits
@@ -27,19 +30,12 @@ _MIN_ERROR = 1e-9  # of decisions that are the same for all
 
 @dataclass(frozen=True)
 class GapEstimate:
-    """An estimated gap with its interval.
-
-    Args:
-        value: The gap.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        standard_error: Standard error of the difference behind it.
-    """
+    """An estimated gap with its interval."""
 
     value: float
     low: float
     high: float
-    standard_error: float
+    standard_error: float  # of the difference behind it
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
@@ -89,8 +85,8 @@ def estimate_gaps(
 ) -> dict[str, GapEstimate]:
     """Estimate the gaps of decisions in the population that the rows and the survey were drawn from.
 
-    The estimates are prediction powered: see :mod:`fairrf_lightning.functional.estimate`. Randomised answers
-    are accounted for.
+    The estimates are prediction powered (see :mod:`fairrf_lightning.functional.membership`) and account for
+    randomised answers.
 
     Args:
         pool: Rows without S.
@@ -123,11 +119,6 @@ def estimate_gaps(
 def linear_gap(data: TabularDataModule, survey: str | Path | Survey, *, gap: str = "dp_gap") -> GapEstimate:
     """Estimate the gap that a logistic regression without a penalty has, before other models are trained.
 
-    Args:
-        data: The data, set up.
-        survey: People whose S is known, or a file of them.
-        gap: Key of the gap in :data:`GAPS`.
-
     Raises:
         InputError: If the survey cannot be used, or has no labels and the gap needs them.
     """
@@ -148,9 +139,32 @@ def linear_gap(data: TabularDataModule, survey: str | Path | Survey, *, gap: str
     return estimate_gaps(pool, survey, decide(survey.inputs), Membership.from_survey(survey, data))[gap]
 
 
+def no_gap_lines(data: TabularDataModule, act_above: float, gap: str = "dp_gap") -> list[str]:
+    """Return why the survey that the penalty uses gives no reason to train.
+
+    The result is empty if the survey shows a gap. It is also empty without a survey: nothing is known then.
+    """
+    if data.membership is None or not is_survey(data.membership):
+        return []
+    found = linear_gap(data, data.membership, gap=gap)
+    if is_detected(found, act_above):
+        return []
+    rule, model = detection_rule(act_above), "A logistic regression without a penalty"
+    return [
+        f"{first_upper(NOTHING_CHANGED)}.",
+        f"{model} has an estimated {GAPS[gap].label} of {found} on the validation rows; {rule}.",
+        "A larger survey narrows the interval; `fit` trains a single model all the same.",
+    ]
+
+
 def is_detected(found: GapEstimate, act_above: float = ACT_ABOVE) -> bool:
     """Return whether an estimated gap is large enough, and certain enough, to act on."""
     return found.value > max(_ERRORS * found.standard_error, act_above)
+
+
+def detection_rule(act_above: float) -> str:
+    """Return the condition of :func:`is_detected` as text."""
+    return f"expected more than max({_ERRORS} standard errors, {act_above:g})"
 
 
 def _rates(
@@ -193,16 +207,11 @@ def _estimate(conditions: list[PoweredRates], level: float) -> GapEstimate:
 
 
 def gap_limits(size: Tensor, error: Tensor, level: float) -> tuple[float, float]:
-    """Return the limits of the largest of several absolute differences.
+    """Return the limits of the largest of several absolute differences, given their standard errors.
 
     The upper limit is that of the signed differences. It can hardly miss a gap below two standard errors,
     nor one that several differences share. So the lower limit has the rest of the error probability: it is
     the smallest gap with which sizes like these are not too rare.
-
-    Args:
-        size: Estimated absolute differences ``(m,)``.
-        error: Their standard errors ``(m,)``, widened if they are uncertain themselves.
-        level: Confidence level.
     """
     z, error = normal_quantile(level), error.clamp(min=_MIN_ERROR)
     gaps = size.max() * torch.linspace(0, 1, _GAPS_TRIED, dtype=size.dtype).unsqueeze(-1)

@@ -11,6 +11,7 @@ import re
 from argparse import ArgumentError
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -83,7 +84,7 @@ class RunFolder:
         file = self.named_checkpoint
         return self.path.name if file is None else f"{self.path.name}, {file.name}"
 
-    @property
+    @cached_property
     def best_checkpoint(self) -> Path | None:
         """The best checkpoint, or else the last one, or ``None``.
 
@@ -134,6 +135,12 @@ class Run:
         penalty = self.module.penalty
         notice = vanilla_notice(penalty.eta, penalty.penalised_steps, str(self.path))
         return [] if notice is None else [notice]
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Return the probability of the positive class, or of each class, of encoded rows, in float64."""
+        probabilities: Tensor = self.module.penalty.probabilities(self.module(inputs))
+        return probabilities.double()
 
 
 def load_run(
@@ -240,7 +247,6 @@ def check_two_classes(run: Run) -> None:
         )
 
 
-@torch.no_grad()
 def evaluate(
     run: Run, split: str = "test", attributes: Sequence[str] = (), *, several_classes: bool = False
 ) -> EvaluatedRows:
@@ -263,7 +269,7 @@ def evaluate(
         check_two_classes(run)
     parts: list[dict[str, Tensor]] = []
     for batch in run.data.rows_of(split):
-        probabilities = run.module.penalty.probabilities(run.module(batch["inputs"])).double()
+        probabilities = run.predict(batch["inputs"])
         parts.append({"probabilities": probabilities, **batch})
         if not bool(probabilities.isfinite().all()):
             raise DivergedError(
@@ -316,9 +322,8 @@ def _options(checkpoint: Mapping[str, Any], part: str) -> dict[str, Any]:
     return {name: value for name, value in checkpoint.get(part, {}).items() if name != "_instantiator"}
 
 
-def _trust_hint(option: str, class_path: str) -> str:
-    del option
-    return f"If you trust it, name it yourself: --trust {class_path}"
+def _trust_hint(_: str, text: str) -> str:
+    return f"If you trust it, name it yourself: --trust {text}"
 
 
 def check_data_options(

@@ -20,6 +20,7 @@ from fairrf_lightning.survey import Survey
 Source: TypeAlias = Literal["correlations", "survey", "column"]
 
 FOLDS = 5
+_BUFFERS = ("coefficients", "share", "label_coefficients", "label_share")
 _STRENGTHS = torch.logspace(-3, 0, 7, dtype=torch.float64).tolist()
 _MAX_EXPLAINED = 1.02  # of the variance of S; above 1 by the rounding of published correlations
 _MAX_BEYOND = 0.1  # correlation with a direction of the columns, beyond its standard deviation
@@ -63,12 +64,9 @@ class Membership(nn.Module):
         self.source: Source = source
         self.group_names = group_names
         self.digest = digest
-        empty = torch.empty(0)
-        self.register_buffer("coefficients", coefficients.float())
-        self.register_buffer("share", share.float())
-        labelled = empty if label_coefficients is None else label_coefficients
-        self.register_buffer("label_coefficients", labelled.float())
-        self.register_buffer("label_share", (empty if label_share is None else label_share).float())
+        found = (coefficients, share, label_coefficients, label_share)
+        for name, value in zip(_BUFFERS, found, strict=True):
+            self.register_buffer(name, torch.empty(0) if value is None else value.float())
 
     @property
     def num_groups(self) -> int:
@@ -88,9 +86,7 @@ class Membership(nn.Module):
     def forward(self, inputs: Tensor, target: Tensor | None = None) -> Tensor:
         """Return ``P(S = 1 | x)``, ``(N,)``, for two groups and ``P(S = k | x)``, ``(N, G)``, for more.
 
-        Args:
-            inputs: Encoded inputs ``(N, D)``.
-            target: True or supposed classes ``(N,)``; then ``P(S | x, y)``.
+        With the true or supposed classes ``target``, it is ``P(S | x, y)``.
 
         Raises:
             InputError: If the number of columns differs, or labels are given but were not surveyed.
@@ -107,12 +103,8 @@ class Membership(nn.Module):
     ) -> Tensor:
         """Return the probability of each group, ``(N, G)``, also for two groups.
 
-        Args:
-            inputs: Encoded inputs ``(N, D)``.
-            target: As in :meth:`forward`.
-            rows: Row numbers in the table ``(N,)``. Surveyed people among them are predicted by models that
-                have not seen their answers.
-            survey: The survey, to recognise its people by ``rows``.
+        With the survey and row numbers in the table, ``(N,)``, surveyed people among the rows are predicted
+        by models that have not seen their answers.
         """
         values = self._of_folds(inputs, target)
         found = values.mean(0)
@@ -124,20 +116,13 @@ class Membership(nn.Module):
         return by_group(self._reduced(found))
 
     def cross_fitted(self, survey: Survey, target: Tensor | None = None) -> Tensor:
-        """Return membership of the surveyed people by models that have not seen their answers.
+        """Return membership of the surveyed people, as :meth:`forward`, by models without their answers.
 
-        The shapes are those of :meth:`forward`. Correlations, columns and models of another survey have not
-        seen any answer.
-
-        Args:
-            survey: The survey.
-            target: True or supposed classes of these people ``(n,)``; then ``P(S | x, y)``.
+        Correlations, columns and models of another survey have not seen any answer.
         """
-        values = self._of_folds(survey.inputs, target)
-        folds = self._folds(survey)
-        if folds is None:
-            return self._reduced(values.mean(0))
-        return self._reduced(values[folds, torch.arange(len(survey))])
+        values, folds = self._of_folds(survey.inputs, target), self._folds(survey)
+        own = values.mean(0) if folds is None else values[folds, torch.arange(len(survey))]
+        return self._reduced(own)
 
     def _folds(self, survey: Survey) -> Tensor | None:
         """Return the folds of the surveyed people; ``None`` if this was not fitted on their answers."""
@@ -177,11 +162,8 @@ class Membership(nn.Module):
         """Estimate membership from a survey, by logistic regression on all inputs.
 
         The strength of the L2 penalty is chosen by the log loss of five folds. The estimate is the mean of
-        the models that leave out one fold each, so that :meth:`cross_fitted` needs no further fit.
-
-        Args:
-            survey: The survey.
-            data: The data that membership is estimated for; the shares are those of its training rows.
+        the models that leave out one fold each, so that :meth:`cross_fitted` needs no further fit. The shares
+        are those of the training rows of the data.
 
         Raises:
             InputError: If the survey's inputs are not those of the data.
@@ -191,15 +173,12 @@ class Membership(nn.Module):
                 f"survey: its inputs have {survey.inputs.shape[-1]} columns, but the data have "
                 f"{data.n_features}. Read the survey with Survey.read(path, data), which encodes it."
             )
-        coefficients = _fit_folds(survey, survey.inputs)
-        labelled = None if survey.target is None else _fit_with_labels(survey, survey.target, data)
-        unknown = torch.full((survey.num_groups,), torch.nan)
         found = cls(
-            coefficients,
-            unknown,
+            _fit_folds(survey, survey.inputs),
+            torch.full((survey.num_groups,), torch.nan),
             "survey",
             survey.group_names,
-            label_coefficients=labelled,
+            label_coefficients=_fit_with_labels(survey, data),
             digest=survey.digest,
         )
         found.set_shares(data)
@@ -270,17 +249,15 @@ class Membership(nn.Module):
     @torch.no_grad()
     def set_shares(self, data: TabularDataModule) -> None:
         """Set the shares of the groups to those that membership has on the training rows."""
-        sums = torch.zeros(3, self.num_groups, dtype=torch.float64)
+        total = positive = torch.zeros(self.num_groups, dtype=torch.float64)
         for batch in data.rows_of("train"):
-            inputs, target = batch["inputs"], batch["target"]
-            sums[0] += self.probabilities(inputs).double().sum(0)
+            total = total + self.probabilities(batch["inputs"]).double().sum(0)
             if self.knows_labels:
-                positive = target > 0.5
-                ones = torch.ones(int(positive.sum()))
-                sums[1] += self.probabilities(inputs[positive], ones).double().sum(0)
-        self.share = (sums[0] / sums[0].sum()).to(self.share)
+                inputs = batch["inputs"][batch["target"] > 0.5]
+                positive = positive + self.probabilities(inputs, torch.ones(len(inputs))).double().sum(0)
+        self.share = (total / total.sum()).to(self.share)
         if self.knows_labels:
-            self.label_share = (sums[1] / sums[1].sum()).to(self.share)
+            self.label_share = (positive / positive.sum()).to(self.share)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Return source and names, part of the ``state_dict``."""
@@ -299,10 +276,7 @@ class Membership(nn.Module):
         Raises:
             InputError: If the state is damaged.
         """
-        found = {
-            name: state[prefix + name]
-            for name in ("coefficients", "share", "label_coefficients", "label_share")
-        }
+        found = {name: state[prefix + name] for name in _BUFFERS}
         extra = state[f"{prefix}_extra_state"]
         num_groups = len(extra["group_names"])
         width = 1 if num_groups == 2 else num_groups
@@ -313,12 +287,8 @@ class Membership(nn.Module):
                 "the checkpoint's estimate of membership is damaged: its shapes do not match its groups. "
                 "Restore it from a copy, or correct again."
             )
-        return cls(
-            **found,
-            source=extra["source"],
-            group_names=tuple(extra["group_names"]),
-            digest=str(extra["digest"]),
-        )
+        names, digest = tuple(extra["group_names"]), str(extra["digest"])
+        return cls(**found, source=extra["source"], group_names=names, digest=digest)
 
 
 def find_membership(
@@ -332,13 +302,7 @@ def find_membership(
 ) -> tuple[Membership, Survey | None]:
     """Return membership by the source that is given, and the survey if it is one.
 
-    Args:
-        data: The data.
-        survey: People whose S is known, or a file of them.
-        proxies: YAML file of S's share and its correlations with columns.
-        column: Input column that holds ``P(S = 1 | x)``.
-        sensitive: Column of S in the survey; by default that of the data.
-        group: Value of S that counts as S = 1.
+    The options are those of :func:`~fairrf_lightning.correct.correct`.
 
     Raises:
         InputError: If not exactly one source is given, or it cannot be used.
@@ -369,13 +333,15 @@ def folds_of(groups: Tensor) -> Tensor:
     return folds
 
 
-def _fit_with_labels(survey: Survey, target: Tensor, data: TabularDataModule) -> Tensor | None:
-    """Return the coefficients with the label as an input; ``None`` if all people have one class.
+def _fit_with_labels(survey: Survey, data: TabularDataModule) -> Tensor | None:
+    """Return the coefficients with the label as an input; ``None`` unless there are people of both classes.
 
     Positives matter most here and may be few: both classes have the same total weight, and columns are
     standardised, so that the penalty does not shrink rare categories more than others.
     """
-    positive = target > 0.5
+    if survey.target is None:
+        return None
+    positive = survey.target > 0.5
     share = float(positive.double().mean())
     if share in (0.0, 1.0):
         return None
@@ -400,7 +366,7 @@ def _fit_folds(survey: Survey, inputs: Tensor, weights: Tensor | None = None) ->
 def _fit_one(survey: Survey, inputs: Tensor, answers: Tensor, folds: Tensor, weights: Tensor) -> Tensor:
     """Return the coefficients of each fold's model for one group, ``(F, D + 1)``, with the best strength."""
     out = folds == torch.arange(FOLDS)[:, None]
-    best, least, fitted = None, torch.inf, None
+    best, least, fitted = torch.empty(0), torch.inf, None
     for strength in _STRENGTHS:
         fitted = fit_logistic(
             inputs,
@@ -411,15 +377,12 @@ def _fit_one(survey: Survey, inputs: Tensor, answers: Tensor, folds: Tensor, wei
             num_groups=survey.num_groups,
             start=fitted,
         )
-        member = (inputs.double() @ fitted[:, :-1].T + fitted[:, -1]).sigmoid()[
-            torch.arange(len(folds)), folds
-        ]
+        logits = inputs.double() @ fitted[:, :-1].T + fitted[:, -1]
+        member = logits[torch.arange(len(folds)), folds].sigmoid()
         reported = (1 - survey.randomized) * member + survey.randomized / survey.num_groups
         loss = float(nn.functional.binary_cross_entropy(reported, answers.double(), weights))
-        if best is None or loss < least:
+        if not best.numel() or loss < least:
             best, least = fitted, loss
-    if best is None:
-        raise AssertionError
     return best
 
 

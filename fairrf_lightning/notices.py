@@ -68,10 +68,8 @@ def never_updated_notice(steps: int, interval: int, unit: str = "optimiser steps
 
 def collapse_notice(penalty: RelatedFeaturePenalty) -> str | None:
     """Return the notice about a lambda that has collapsed onto one of several features, else ``None``."""
-    if penalty.weights.ndim > 1 or len(penalty.weights) == 1:
-        return None
     largest = int(penalty.weights.argmax())
-    if float(penalty.weights[largest]) <= _COLLAPSED:
+    if penalty.weights.ndim > 1 or len(penalty.weights) == 1 or penalty.weights[largest] <= _COLLAPSED:
         return None
     beta = "" if penalty.beta is None else f" (now {penalty.beta:g})"
     return (
@@ -83,13 +81,8 @@ def collapse_notice(penalty: RelatedFeaturePenalty) -> str | None:
 def outcome_line(values: list[tuple[str, float, float]], statistic: str, epochs: int, eta: float) -> str:
     """Return the line on the penalties in training, and on those that did not fall.
 
-    A rise is not a fault: an untrained model predicts almost the same for all rows, so it starts near 0.
-
-    Args:
-        values: Name of each related feature, its R in the first and in the last epoch.
-        statistic: The statistic of the penalty.
-        epochs: Number of epochs that were measured.
-        eta: Weight of the penalty.
+    The ``values`` are the name of each related feature, its R in the first and in the last epoch. A rise is
+    not a fault: an untrained model predicts almost the same for all rows, so it starts near 0.
 
     >>> print(outcome_line([("age", 0.0412, 0.0031)], "covariance", 10, 0.6))
     |covariance| with the prediction, training rows, first -> last of 10 epochs: age 0.0412 -> 0.0031
@@ -108,17 +101,11 @@ def outcome_line(values: list[tuple[str, float, float]], statistic: str, epochs:
 
 
 class PenaltyUse(NamedTuple):
-    """A penalty and its part in training, up to the evaluated weights.
-
-    Args:
-        penalty: The penalty.
-        steps: Training batches with the penalty on.
-        updates: Updates of lambda.
-    """
+    """A penalty and its part in training, up to the evaluated weights."""
 
     penalty: RelatedFeaturePenalty
-    steps: int
-    updates: int
+    steps: int  # training batches with the penalty on
+    updates: int  # of lambda
 
     @property
     def is_vanilla(self) -> bool:

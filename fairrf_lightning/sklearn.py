@@ -18,8 +18,8 @@ from fairrf_lightning.backbones import MLP
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.module import FairRFModule
-from fairrf_lightning.quiet import quiet_lightning
 
 
 class FairRFClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,9 +51,8 @@ class Survey:
     name: str = "S"
 
     def __post_init__(self) -> None:
-        lengths = {
-            len(part) for part in (self.inputs, self.groups, self.target, self.rows) if part is not None
-        }
+        parts = (self.inputs, self.groups, self.target, self.rows)
+        lengths = {len(part) for part in parts if part is not None}
         if len(lengths) > 1:
             raise InputError(f"survey: its parts have {sorted(lengths)} rows; expected one number of people.")
         if not 0 <= self.randomized <= _MAX_RANDOMIZED:
@@ -65,12 +64,12 @@ class Survey:
                 f"survey: {len(self)} people with a known '{self.name}'; at least {MIN_PEOPLE} are needed. A "
                 "few hundred give useful intervals."
             )
-        counts = torch.bincount(self.groups.long(), minlength=len(self.group_names)).tolist()
+        counts = torch.bincount(self.groups.long(), minlength=self.num_groups).tolist()
         found = dict(zip(self.group_names, counts, strict=True))
-        if sum(count > 0 for count in counts) < 2:
-            names = [name for name, count in found.items() if count]
+        if len(self) in counts:
+            name = self.group_names[counts.index(len(self))]
             raise InputError(
-                f"survey: all {len(self)} people have {self.name} = {names[0]!r}; a gap compares two groups."
+                f"survey: all {len(self)} people have {self.name} = {name!r}; a gap compares two groups."
             )
         if min(counts) < _MIN_EACH:
             rare = min(found, key=lambda name: found[name])
@@ -118,14 +117,14 @@ class Survey:
         sensitive: str | None = None,
         group: str | None = None,
     ) -> Survey:
-        """Read a survey from a CSV or Parquet file.
+        """Read a survey from a CSV or Parquet file, with the encoding of the data.
 
         The file has a column with S, and either the row ids that ``survey draw`` writes or the columns that
         are inputs of the model and, optionally, the label. Lines without S are left out.
 
         Args:
             path: The file.
-            data: The data, whose encoding is used.
+            data: The data.
             sensitive: Column with S; by default that of the data.
             group: Value of S that counts as S = 1, compared with all others. By default all values are
                 groups, in alphabetical order, or those that the data compare.
@@ -147,7 +146,11 @@ class Survey:
             )
         target = _labels(sample, data)
         kept = ids >= 0
-        _report_others(sample, answers[~kept.numpy()].unique())
+        if others := sorted(answers[~kept.numpy()].unique()):
+            rank_zero_warn(
+                f"{sample.source}: people with {sample.sensitive} = {', '.join(others[:5])} are left out, "
+                "which the data do not compare. Correct the spelling if it is one of the groups."
+            )
         return cls(
             data.encoder.transform(sample.frame)[kept],
             ids[kept],
@@ -184,21 +187,8 @@ def _group_names(sample: Sample, group: str | None, data: TabularDataModule) -> 
     return (others[0] if len(others) == 1 else f"not {group}", group), len(found)
 
 
-def _report_others(sample: Sample, others: Collection[str]) -> None:
-    if len(others):
-        named = ", ".join(sorted(others)[:5])
-        rank_zero_warn(
-            f"{sample.source}: people with {sample.sensitive} = {named} are left out, which the data do not "
-            "compare. Correct the spelling if it is one of the groups."
-        )
-
-
 def _labels(sample: Sample, data: TabularDataModule) -> Tensor | None:
-    """Return the true classes 0 or 1, or ``None`` if the survey has no labels.
-
-    Raises:
-        InputError: If a label is missing or is not a class.
-    """
+    """Return the true classes 0 or 1, or ``None`` if the survey has no labels."""
     if data.target not in sample.frame:
         return None
     column = sample.frame[data.target]

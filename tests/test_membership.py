@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fairrf_lightning import InputError
-from fairrf_lightning.correction import Correction
+from fairrf_lightning.correction import Correction, Goal, fit_if_detected
 from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule
 from fairrf_lightning.datamodules.sample import draw_form
+from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.functional import fit_logistic, ridge_membership
 from fairrf_lightning.membership import FOLDS, Membership, folds_of
 from fairrf_lightning.survey import Survey
@@ -157,13 +157,12 @@ def test_surveyed_people_among_other_rows_are_recognised(data: SyntheticDataModu
         assert not torch.allclose(own, everyone[100:400], atol=1e-3)
         assert torch.equal(found[400:], everyone[400:])
     # The strength of a correction is chosen by these values.
-    known: dict[str, Any] = {"target": rows["target"], "goal": "dp=0.1", "max_accuracy_loss": 0.5}
-    probs = rows["inputs"].mean(-1).sigmoid()
+    goal, probs = Goal.parse("dp=0.1", 0.5), rows["inputs"].mean(-1).sigmoid()
     values = membership.probabilities(rows["inputs"], rows=rows["row"], survey=survey)
-    fitted = Correction.fit(
-        probs, membership, inputs=rows["inputs"], rows=rows["row"], survey=survey, **known
-    )
-    fitted_on_values = Correction.fit(probs, values, **known)
+    pool = ScoredRows(probs, rows["inputs"], rows["target"], rows["row"])
+    fitted, _ = fit_if_detected(pool, membership, survey, goal=goal)
+    fitted_on_values = Correction.fit(probs, values, target=rows["target"], goal=goal)
+    assert fitted is not None
     assert fitted.outcome is not None
     assert fitted_on_values.outcome is not None
     assert fitted.outcome.gap_before == fitted_on_values.outcome.gap_before

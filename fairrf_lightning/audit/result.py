@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.messages import first_upper, listing, points
 from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION, no_information
-from fairrf_lightning.wording import first_upper, listing, points
 
 SCHEMA = 1
 FAIRER = "fairer, beyond noise"

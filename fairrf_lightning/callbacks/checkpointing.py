@@ -23,13 +23,13 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.decisions import is_constant
-from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.run_state import in_pretraining
 
 BEST = "best.ckpt"
 LAST = "last.ckpt"
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 _Handler = Callable[[int, FrameType | None], None]
 _SCORES = (
     "best_k_models",
@@ -39,7 +39,6 @@ _SCORES = (
     "kth_value",
     "last_model_path",
 )
-_NAMES = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -304,7 +303,7 @@ class StoppedBySignal(SystemExit):
 
     def explain(self) -> None:
         """Print the signal and the command that resumes."""
-        name = _NAMES[signal.Signals(self._number)]
+        name = _SIGNALS[signal.Signals(self._number)]
         rank_zero_only(_print)(f"\nStopped by {name}; {self._resume or 'nothing was saved.'}")
 
 
@@ -351,10 +350,9 @@ class StopRequest:
 
     def listen(self) -> None:
         """Replace Lightning's handlers, which exit with code 0 or 1."""
-        if self._before:
-            return
-        self._number = 0
-        self._before = _handle(self._note)
+        if not self._before:
+            self._number = 0
+            self._before = _handle(self._note)
 
     def ignore(self) -> None:
         """Restore the handlers that :meth:`listen` replaced."""
@@ -389,14 +387,8 @@ def resume_command(args: Sequence[str], path: str) -> str:
     >>> command.partition(" fit")[2]
     ' --data adult --ckpt_path last.ckpt'
     """
-    kept: list[str] = []
-    skip = False
-    for arg in args:
-        if not skip and not arg.startswith("--ckpt_path="):
-            kept.append(arg)
-        skip = arg == "--ckpt_path"
-        if skip:
-            kept.pop()
+    pairs = zip(args, ["", *args], strict=False)
+    kept = [arg for arg, before in pairs if "--ckpt_path" not in (arg.partition("=")[0], before)]
     return shell_command(*kept, "--ckpt_path", path)
 
 

@@ -65,10 +65,10 @@ class CorrectionCallback(Callback):
     ) -> None:
         if sum(part is not None for part in (survey, proxies, column, membership)) != 1:
             raise InputError("CorrectionCallback: give one of survey, proxies, column and membership.")
-        self.goal = Goal.parse(goal)
-        self.survey, self.proxies, self.column, self.membership = survey, proxies, column, membership
-        self.sensitive, self.group = sensitive, group
-        self.max_accuracy_loss, self.act_above = max_accuracy_loss, act_above
+        self.goal = Goal.parse(goal, max_accuracy_loss, act_above)
+        self.membership = membership
+        self._source: dict[str, Any] = {"survey": survey, "proxies": proxies, "column": column}
+        self._source |= {"sensitive": sensitive, "group": group}
         self.correction: Correction | None = None
         self.detected: GapEstimate | None = None
         self._known: tuple[Membership, Survey | None] | None = None
@@ -96,14 +96,7 @@ class CorrectionCallback(Callback):
         if isinstance(pl_module, FairRFModule):
             pl_module.correction = None
         if self.membership is None:
-            self._known = find_membership(
-                trainer.datamodule,  # type: ignore[attr-defined]
-                survey=self.survey,
-                proxies=self.proxies,
-                column=self.column,
-                sensitive=self.sensitive,
-                group=self.group,
-            )
+            self._known = find_membership(trainer.datamodule, **self._source)  # type: ignore[attr-defined]
             check_goal(self.goal, *self._known)
 
     @torch.no_grad()
@@ -125,12 +118,10 @@ class CorrectionCallback(Callback):
             probs: Uncorrected probabilities of the positive class ``(N,)``.
             inputs: Inputs of membership ``(N, D)``.
         """
-        if self.correction is None:
-            return (probs >= 0.5).long()
-        if self.membership is None:
-            scores: Tensor = self.correction(probs, inputs)
-            return (scores >= 0.5).long()
-        return self.correction.decide(probs, self.membership(inputs))
+        if self.correction is not None and self.membership is not None:
+            return self.correction.decide(probs, self.membership(inputs))
+        scores = probs if self.correction is None else self.correction(probs, inputs)
+        return (scores >= 0.5).long()
 
     def _correct_own(
         self, membership: Membership, survey: Survey | None, data: TabularDataModule, module: LightningModule
@@ -141,8 +132,6 @@ class CorrectionCallback(Callback):
             survey,
             None if survey is None else _probabilities(module, survey.inputs),
             goal=self.goal,
-            max_accuracy_loss=self.max_accuracy_loss,
-            act_above=self.act_above,
         )
         if isinstance(module, FairRFModule) and self.correction is not None:
             module.correction = self.correction.to(module.device)
@@ -159,7 +148,6 @@ class CorrectionCallback(Callback):
             self.membership(inputs),
             target=target.flatten(),
             goal=self.goal,
-            max_accuracy_loss=self.max_accuracy_loss,
         )
 
     def _summary(self) -> str:

@@ -18,7 +18,7 @@ from fairrf_lightning.callbacks.batch_parts import comes_from, tensors_of
 from fairrf_lightning.callbacks.prediction import PredictionTap
 from fairrf_lightning.callbacks.side_channel import RelatedBatch
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.quiet import quiet_lightning
+from fairrf_lightning.messages import quiet_lightning
 
 _MAX_WIDTH = 2  # of an output that is a prediction
 

@@ -28,9 +28,9 @@ from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import EvaluatedRows, Run, evaluate, load_run
+from fairrf_lightning.messages import points
 from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION
-from fairrf_lightning.wording import points
 
 _ROWS_SHARE = 0.2  # of the permitted error is for the rows, the rest for the intervals of a sample
 _MODES: dict[Mode, str] = {"prob": "probabilities", "hard": "decisions"}

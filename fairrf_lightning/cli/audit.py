@@ -23,9 +23,9 @@ from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import Run, check_two_classes, evaluate
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
-from fairrf_lightning.quiet import quiet_lightning
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
 

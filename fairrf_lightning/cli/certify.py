@@ -14,7 +14,7 @@ from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_text
 from fairrf_lightning.load import Run, check_two_classes
-from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.suggest import suggest
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairrf_lightning.backbones import BackboneName
-from fairrf_lightning.cli.harm import is_worth_training
 from fairrf_lightning.cli.methods import MODEL_CLASSES
 from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
 from fairrf_lightning.cli.plots import check_matplotlib, plot_pareto
 from fairrf_lightning.cli.progress import progress_bar, resumable
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.estimate import ACT_ABOVE
+from fairrf_lightning.estimate import ACT_ABOVE, no_gap_lines
 from fairrf_lightning.experiments.choose import setting_warning
 from fairrf_lightning.experiments.grid import Method, grid_settings
 from fairrf_lightning.experiments.grid import grid as train_grid
@@ -82,7 +81,8 @@ def grid_command(
     if plot and module.sensitive is not None:  # without S there are no gaps to draw
         check_matplotlib("--plot false")
     module.prepare_data()
-    if not is_worth_training(module, act_above, "eo_gap" if given == "positives" else "dp_gap"):
+    if no_gap := no_gap_lines(module, act_above, "eo_gap" if given == "positives" else "dp_gap"):
+        print_lines(*no_gap)
         return
     setting = Setting(
         eta=0.0,

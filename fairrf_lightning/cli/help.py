@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable
 
 from fairrf_lightning.cli.methods import METHODS
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.presets import preset_names
-from fairrf_lightning.printed_command import shell_command
 
 _BUILT_IN = ("drop_in", "pretrain")  # presets of callbacks that `fit` has already
 _FIT = """\

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.printed_command import install_command, shell_command
+from fairrf_lightning.messages import install_command, shell_command
 
 
 class Command(NamedTuple):

@@ -24,6 +24,7 @@ from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import diverged
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.notices import (
     NEVER_ON,
@@ -34,7 +35,6 @@ from fairrf_lightning.notices import (
     same_decision,
     vanilla_name,
 )
-from fairrf_lightning.printed_command import shell_command
 
 # Lines of Lightning that say nothing about the run, and advertisements.
 _NOISE = (

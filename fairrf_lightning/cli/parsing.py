@@ -20,7 +20,7 @@ import yaml
 
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.messages import shell_command
 
 if TYPE_CHECKING:
     from fairrf_lightning.datamodules.base import TabularDataModule

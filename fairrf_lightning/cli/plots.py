@@ -11,8 +11,8 @@ import pandas as pd
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import Recommendation, pareto_front, strength_option
 from fairrf_lightning.files import replacing
+from fairrf_lightning.messages import install_command
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.printed_command import install_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from fairrf_lightning.quiet import quiet_lightning
+from fairrf_lightning.messages import quiet_lightning
 
 
 @contextmanager

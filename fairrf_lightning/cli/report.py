@@ -19,8 +19,7 @@ from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
 from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run
-from fairrf_lightning.printed_command import install_command
-from fairrf_lightning.quiet import quiet_lightning
+from fairrf_lightning.messages import install_command, quiet_lightning
 from fairrf_lightning.report.facts import Dependence, Facts, Front
 from fairrf_lightning.report.page import write_report
 from fairrf_lightning.report.run import RunAudit, check_finite, run_facts

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairrf_lightning.audit.sample_size import MIN_SURVEY, check_randomized, plan_survey
-from fairrf_lightning.cli.parsing import DataOptions, call
+from fairrf_lightning.cli.parsing import DataOptions, call, takes_options_of
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.sample import count_answers, draw_form
-from fairrf_lightning.errors import InputError, check_writable, did_you_mean, writing_to
+from fairrf_lightning.errors import InputError, check_output, did_you_mean, writing_file
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import evaluate, load_run
-from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.messages import shell_command
 
 _HELP = """\
 Usage: {program} plan|draw [options]
@@ -52,18 +52,16 @@ def run_survey(args: Sequence[str]) -> Any:
     return call(commands[name], rest, f"survey {name}")
 
 
+@takes_options_of(plan_survey, "width", "gap", "selected", "base_rate")
 def plan_command(
     width: float,
     *,
     gap: Literal["dDP", "dEO"] = "dDP",
     ckpt_path: Path | None = None,
-    shares: Sequence[float] = (0.5, 0.5),
     selected: float | None = None,
     base_rate: float | None = None,
-    explained: float = 0.0,
-    randomized: float = 0.0,
-    level: float = 0.95,
-    trust: list[str] | None = None,
+    trust: Sequence[str] = (),
+    **options: Any,
 ) -> None:
     """Number of people to survey for an interval of a given width.
 
@@ -71,20 +69,17 @@ def plan_command(
         width: Width of the interval of the estimated gap, such as 0.1.
         gap: dDP or dEO.
         ckpt_path: Checkpoint or run folder, to take selected and base_rate from its validation rows.
-        shares: Shares of the groups.
         selected: Share of positive decisions (for dEO, among target 1); by default 0.5, the worst case.
         base_rate: Share of people with target 1, for dEO; by default 0.5.
-        explained: Share of S's variance that the inputs explain; 0 is the worst case.
-        randomized: Probability that an answer is replaced by chance (randomised response).
-        level: Confidence level.
         trust: Import paths of your own classes that the checkpoint may use.
+        options: Passed on to ``plan_survey``.
 
     Example:
         survey plan 0.1 --ckpt_path lightning_logs/version_0
         survey plan 0.1 --gap dEO --base_rate 0.25 --randomized 0.25
     """
     if ckpt_path is not None:
-        rows = evaluate(load_run(ckpt_path, trust=trust or ()), "val")
+        rows = evaluate(load_run(ckpt_path, trust=trust), "val")
         positive = rows.target == 1
         counted = positive if gap == "dEO" else positive | ~positive
         decided = (rows.probabilities[counted] >= 0.5).double().mean().item()
@@ -93,32 +88,28 @@ def plan_command(
     plan = plan_survey(
         width,
         gap=gap,
-        shares=shares,
         selected=0.5 if selected is None else selected,
         base_rate=0.5 if base_rate is None else base_rate,
-        explained=explained,
-        randomized=randomized,
-        level=level,
+        **options,
     )
     print_lines(repr(plan), "People who do not answer do not count. Draw more, and always at random.")
     if ckpt_path is not None:
-        chance = ("--randomized", f"{randomized:g}") if randomized else ()
+        chance = ("--randomized", f"{options['randomized']:g}") if options["randomized"] else ()
         command = ("survey", "draw", str(plan.people), "--ckpt_path", ckpt_path, *chance)
         print_lines("Next:", f"  {shell_command(*command)}")
 
 
+@takes_options_of(draw_form, "data", "people", "sensitive", "randomized")
 def draw_command(
     people: int,
     *,
     data: DataOptions | None = None,
     ckpt_path: Path | None = None,
     sensitive: str | None = None,
-    columns: list[str] | None = None,
-    split: Literal["all", "train", "val", "test"] = "all",
     randomized: float = 0.0,
-    seed: int = 0,
     out: Path = Path("survey.csv"),
-    trust: list[str] | None = None,
+    trust: Sequence[str] = (),
+    **options: Any,
 ) -> None:
     """Draw people at random and write a form for their S.
 
@@ -130,12 +121,10 @@ def draw_command(
         data: The data set; or name a checkpoint.
         ckpt_path: Checkpoint or run folder, whose data are used.
         sensitive: Name of the column to fill in; by default the sensitive attribute of the data.
-        columns: Columns of the table to copy into the form, such as one by which a person is found.
-        split: Rows to draw from.
         randomized: Probability that an answer is replaced by chance (randomised response), such as 0.25.
-        seed: Seed of the draw.
         out: CSV file to write.
         trust: Import paths of your own classes that the checkpoint may use.
+        options: Passed on to ``draw_form``.
 
     Example:
         survey draw 400 --data adult
@@ -146,17 +135,14 @@ def draw_command(
         raise InputError(f"--randomized {randomized}: expected a multiple of 0.001, so that it can be drawn.")
     if (data is None) == (ckpt_path is None):
         raise InputError("survey draw: name either the data (--data NAME) or a checkpoint (--ckpt_path).")
-    module = data.make() if data is not None else load_run(str(ckpt_path), trust=trust or ()).data
+    module = data.make() if data is not None else load_run(str(ckpt_path), trust=trust).data
     sensitive = sensitive or module.sensitive
     if sensitive is None:
         raise InputError("survey draw: name the column to fill in by --sensitive, such as gender.")
     _check_free(out, sensitive)
-    form = draw_form(
-        module, people, sensitive, columns=columns or (), split=split, randomized=randomized, seed=seed
-    )
+    form = draw_form(module, people, sensitive, randomized=randomized, **options)
     guide = out.with_name(f"{out.stem}_instructions.txt")
-    with writing_to(f"--out {out}", "name a file in another folder"):
-        out.parent.mkdir(parents=True, exist_ok=True)
+    with writing_file("--out", out):
         if randomized:
             write_text(guide, _instructions(randomized, sensitive))
         write_csv(form, out)
@@ -186,10 +172,7 @@ def _instructions(randomized: float, sensitive: str) -> str:
 
 def _check_free(out: Path, sensitive: str) -> None:
     """Raise if a file would be overwritten, or cannot be written."""
-    if out.is_dir():
-        raise InputError(f"--out {out}: this is a folder; name a file in it, such as survey.csv.")
-    with writing_to(f"--out {out}", "name a file in another folder"):
-        check_writable(out.parent)
+    check_output("--out", out, "survey.csv")
     if out.exists():
         answers = count_answers(out, sensitive)
         raise InputError(

@@ -10,17 +10,16 @@ import pandas as pd
 import yaml
 
 from fairrf_lightning.cli.grid import read_seeds
-from fairrf_lightning.cli.harm import is_worth_training
 from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
 from fairrf_lightning.cli.plots import check_matplotlib, plot_trials
 from fairrf_lightning.cli.progress import progress_bar, resumable
 from fairrf_lightning.cli.tables import print_lines, print_table
-from fairrf_lightning.estimate import ACT_ABOVE
+from fairrf_lightning.estimate import ACT_ABOVE, no_gap_lines
 from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.choose import rejection_lines, setting_warning
 from fairrf_lightning.files import write_csv, write_text
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
-from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.sources import data_facts, sweep_facts
 
@@ -56,7 +55,8 @@ def sweep_command(
     data_seed = data.init_args.get("seed") or 0
     module = data.make(seed=data_seed)
     module.prepare_data()
-    if not is_worth_training(module, act_above):
+    if no_gap := no_gap_lines(module, act_above):
+        print_lines(*no_gap)
         return
     name = str(getattr(module, "name", type(module).__name__))
     folder = out or Path(f"sweep_{name}")

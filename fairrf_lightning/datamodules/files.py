@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from lightning.pytorch.utilities import rank_zero_info
 
 from fairrf_lightning.errors import InputError, first_line
-from fairrf_lightning.printed_command import shell_command
+from fairrf_lightning.messages import shell_command
 
 _BLOCK_BYTES = 1 << 24  # the longest line that can be read
 _MAX_COPIED_BYTES = 32 << 20

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError, check_at_least
-from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.messages import install_command
 
 
 @dataclass(frozen=True)

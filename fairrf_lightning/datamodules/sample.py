@@ -18,7 +18,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import Kind, TableSpec, check_column, infer_kinds, make_frame
 from fairrf_lightning.datamodules.files import read_file
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.quiet import quiet_lightning
+from fairrf_lightning.messages import quiet_lightning
 
 # Columns of a form of `survey draw`, next to that of S.
 ROW, TABLE, RANDOMIZED = "row", "table", "randomized"

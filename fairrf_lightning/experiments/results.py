@@ -22,7 +22,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.experiments.setting import FLOAT_COLUMNS, TEXT_COLUMNS, Schedule, Setting
 from fairrf_lightning.files import write_csv
-from fairrf_lightning.quiet import quiet_lightning
+from fairrf_lightning.messages import quiet_lightning
 
 KEY = "key"
 _PACKAGES = ["fairrf-lightning", "torch", "lightning", "torchmetrics", "numpy", "pandas", "pyarrow"]

@@ -43,8 +43,8 @@ from fairrf_lightning.experiments.run import run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.space import PARAMETERS, Space, read_space
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.decisions import is_constant
-from fairrf_lightning.quiet import quiet_lightning
 
 _VANILLA = "vanilla_"  # prefix of the measures of a trial's structure with eta 0
 _PAUSE = 0.5  # seconds between looks at the database while other processes finish

@@ -1,15 +1,16 @@
 """Formulas as pure functions; all of them take leading dimensions."""
 
-from fairrf_lightning.functional.correction import (
+from fairrf_lightning.functional.membership import (
     PathPoint,
+    PoweredRates,
     corrected_scores,
     correction_costs,
     correction_path,
     fit_logistic,
     membership_rates,
+    powered_rates,
     ridge_membership,
 )
-from fairrf_lightning.functional.estimate import PoweredRates, powered_rates
 from fairrf_lightning.functional.penalty import (
     PROBABILITY_WIDTH,
     STATISTICS,

@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from fairrf_lightning.audit.result import NOT_ESTIMABLE
 from fairrf_lightning.certificate import Certificate, GapBound
 from fairrf_lightning.experiments.choose import pareto_front
+from fairrf_lightning.messages import DASH, first_upper, percent, points
 from fairrf_lightning.report.facts import (
     Estimate,
     Facts,
@@ -39,7 +40,6 @@ from fairrf_lightning.report.text import (
     interval,
     is_gap,
 )
-from fairrf_lightning.wording import DASH, first_upper, percent, points
 
 # The page's CSS defines these variables for light, dark and print. The first four are for text, lines and
 # the background; the rest is the palette of Okabe and Ito, which colour-blind readers can tell apart.

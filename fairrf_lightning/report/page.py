@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.files import write_text
-from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.messages import install_command
 from fairrf_lightning.report.facts import Facts
 
 if TYPE_CHECKING:

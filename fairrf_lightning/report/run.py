@@ -21,10 +21,10 @@ from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.files import is_address
 from fairrf_lightning.load import RunFolder
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import no_information
 from fairrf_lightning.notices import vanilla_name, vanilla_notice
-from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
     DataFacts,

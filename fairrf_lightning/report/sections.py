@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairrf_lightning.audit.result import NOT_ESTIMABLE
+from fairrf_lightning.messages import DASH, percent, points
 from fairrf_lightning.report.facts import Absent, Estimate, Facts, Front, Point, Tone
 from fairrf_lightning.report.figures import (
     Plot,
@@ -28,7 +29,6 @@ from fairrf_lightning.report.text import (
     is_gap,
     number,
 )
-from fairrf_lightning.wording import DASH, percent, points
 
 _MAX_TILES = 6  # with more gaps, only those of the first attribute have a tile
 _SMALL_GAP = (

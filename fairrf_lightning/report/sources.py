@@ -35,9 +35,9 @@ from fairrf_lightning.experiments.choose import (
 )
 from fairrf_lightning.experiments.results import SHARED_COLUMNS
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS, is_vanilla, reference_name, setting_name
+from fairrf_lightning.messages import first_upper, listing, percent, points, shell_command
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
-from fairrf_lightning.printed_command import shell_command
 from fairrf_lightning.report.facts import (
     Absent,
     AccuracyAgainst,
@@ -63,7 +63,6 @@ from fairrf_lightning.report.text import (
     with_collapse,
     without_headline,
 )
-from fairrf_lightning.wording import first_upper, listing, percent, points
 
 if TYPE_CHECKING:
     from fairrf_lightning.experiments.search import SweepResult  # needs Optuna

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairrf_lightning.audit.result import NOT_ESTIMABLE
 from fairrf_lightning.certificate import Certificate
+from fairrf_lightning.messages import DASH, first_upper, listing, number_text, percent, points
 from fairrf_lightning.metrics.counts import GAPS, Mode
 from fairrf_lightning.metrics.decisions import has_collapsed
 from fairrf_lightning.report.facts import (
@@ -21,7 +22,6 @@ from fairrf_lightning.report.facts import (
     Training,
     Verdict,
 )
-from fairrf_lightning.wording import DASH, first_upper, listing, number_text, percent, points
 
 MODES: dict[Mode, str] = {"hard": "decisions", "prob": "probabilities"}
 NO_GROUPS = "The data do not say which group a row belongs to, so no gap can be measured."

@@ -25,12 +25,11 @@ from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
 from fairrf_lightning.callbacks.run_files import describe_data
 from fairrf_lightning.errors import InputError, first_line
+from fairrf_lightning.messages import first_upper, install_command
 from fairrf_lightning.metrics.counts import GAPS, GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import RelatedFeaturePenalty
-from fairrf_lightning.printed_command import install_command
 from fairrf_lightning.run_state import penalties_of
-from fairrf_lightning.wording import first_upper
 
 if TYPE_CHECKING:
     from wandb import Run

@@ -11,11 +11,11 @@ import torch
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.messages import points
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.report.facts import Estimate
 from fairrf_lightning.report.text import interval
-from fairrf_lightning.wording import points
 from tests.conftest import Refused
 from tests.report.set_bias import with_bias
 

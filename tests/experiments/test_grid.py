@@ -12,7 +12,7 @@ from fairrf_lightning.cli.grid import grid_command
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, grid
-from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.messages import install_command
 from tests.conftest import Refused
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2"]

@@ -19,7 +19,7 @@ from fairrf_lightning.experiments import Stack
 from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.experiments.search import SweepResult
 from fairrf_lightning.experiments.search import sweep as search_settings
-from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.messages import install_command
 
 SMALL = ["--data", "synthetic", "--data.n_rows", "600", "--epochs", "2", "--seeds", "2", "--batch", "3"]
 DATABASE = "sqlite:///sweep_synthetic/study.db"

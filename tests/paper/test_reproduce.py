@@ -9,7 +9,7 @@ import pytest
 
 import fairrf_lightning
 from fairrf_lightning.cli import main
-from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.messages import install_command
 from paper.plans import ETAS, PARTS, plans
 from paper.report import hypervolume
 from tests.experiments.test_choose import runs

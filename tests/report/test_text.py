@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fairrf_lightning.messages import DASH, percent, points
 from fairrf_lightning.report.facts import (
     AccuracyAgainst,
     Estimate,
@@ -19,7 +20,6 @@ from fairrf_lightning.report.text import (
     several_gaps,
     unmeasured_verdict,
 )
-from fairrf_lightning.wording import DASH, percent, points
 
 NAN = float("nan")
 LESS, SAME, MORE = (-0.06, -0.02), (-0.04, 0.01), (0.01, 0.05)

@@ -9,7 +9,7 @@ import pytest
 import wandb
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.messages import install_command
 from fairrf_lightning.tracking.wandb import GAP_LABELS, RATE_LABELS
 from tests.conftest import Refused
 from tests.tracking.conftest import set_environment

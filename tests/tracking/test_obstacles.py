@@ -13,7 +13,7 @@ import pytest
 import wandb
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 
-from fairrf_lightning.printed_command import install_command
+from fairrf_lightning.messages import install_command
 from fairrf_lightning.tracking import WandbLogger
 from tests.conftest import Refused
 from tests.tracking.conftest import finish, set_environment

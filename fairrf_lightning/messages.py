@@ -1,15 +1,65 @@
-"""Commands that the program prints, so that they run as printed."""
+"""Text for the user: numbers and lists in sentences, commands that run as printed, a quiet Lightning."""
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import shutil
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from urllib.parse import unquote, urlsplit
 
+DASH = "\N{EN DASH}"
 _NOT_OURS = ("__main__.py", "ipykernel_launcher.py")
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """Return a share as a percentage.
+
+    >>> percent(0.8523)
+    '85.2 %'
+    """
+    return DASH if math.isnan(value) else f"{100 * value:.{digits}f} %"
+
+
+def points(value: float, digits: int = 1, *, signed: bool = False) -> str:
+    """Return a difference of shares in percentage points.
+
+    >>> points(0.0154, signed=True)
+    '+1.5 points'
+    """
+    return DASH if math.isnan(value) else f"{number_text(100 * value, digits, signed=signed)} points"
+
+
+def listing(names: Iterable[str]) -> str:
+    """Return names as part of a sentence.
+
+    >>> listing(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def first_upper(text: str) -> str:
+    """Return a sentence with its first letter in upper case."""
+    return text[:1].upper() + text[1:]
+
+
+def number_text(value: float, digits: int, *, signed: bool = False) -> str:
+    """Return a number with a minus sign, and zero without a sign.
+
+    >>> number_text(-0.004, 2)
+    '0.00'
+    """
+    text = f"{value:{'+' if signed else ''}.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("+-")  # no negative zero
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def shell_command(*args: str | Path) -> str:
@@ -61,3 +111,17 @@ def _shortest(program: str) -> str:
     found = shutil.which(Path(program).name)
     same = found is not None and Path(found).absolute() == Path(program).absolute()
     return Path(program).name if same else quote(program)
+
+
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Let Lightning log warnings only, without its lines on GPUs, seeds and tips."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""Formulas for decisions without S: membership in groups, the most accurate decisions under a gap, rates.
+"""Formulas with membership in place of S: its fit, the most accurate decisions under a gap, group rates.
 
 Groups are given by membership ``g_k(x) = P(S = k | x)``, ``(..., N, G)``. For a decision d that depends on
 the inputs only, the rate of group k is ``E[d | S = k] = E[d g_k] / E[g_k]``: membership replaces S exactly.
@@ -8,6 +8,11 @@ depends on membership (for two groups cf. Menon and Williamson 2018). With share
 positive if ``p - 1/2 >= sum_k m_k g_k / (2 q_k)``. The multipliers add up to 0; ``m_k`` is the accuracy paid
 for a unit of the rate of group k. For equal opportunity membership is ``P(S = k | x, y = 1)`` and the sum has
 a factor p.
+
+With a survey, rates are prediction powered (Angelopoulos et al. 2023): ``E[d S_k]`` is estimated by the mean
+of ``d g_k`` over many rows plus the mean of ``d (S_k - g_k)`` over the surveyed people. The second mean
+corrects the errors of g, so the estimate is consistent whatever g is. g must not have seen the answer of the
+person it is evaluated at (cross-fitting, Zrnic and Candes 2024).
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ def fit_logistic(
         inputs: Columns ``(n, D)``.
         answers: 0 or 1, ``(n,)``.
         strength: ``C`` of scikit-learn's LogisticRegression.
-        weights: Weight of each row ``(..., n)``; leading dimensions are fits of their own. 1 when ``None``.
+        weights: Weight of each row ``(..., n)``, by default 1; leading dimensions are fits of their own.
         randomized: Probability that an answer was replaced by one drawn uniformly from the groups.
         num_groups: Number of groups that the random answers are drawn from.
         start: Coefficients to start from, ``(..., D + 1)``.
@@ -108,10 +113,7 @@ def ridge_membership(share: float, correlations: Tensor, C: Tensor) -> Tensor:  
 def membership_rates(decisions: Tensor, membership: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the estimated rate of positive decisions in each group, ``E[d g_k] / E[g_k]``, ``(..., G)``.
 
-    Args:
-        decisions: Decisions or probabilities ``(..., N)``.
-        membership: Membership in each group ``(N, G)``.
-        mask: Rows that count ``(N,)``; all when ``None``.
+    Decisions ``(..., N)`` may be probabilities. If ``mask``, ``(N,)``, is given, only its rows count.
 
     >>> decisions, member = torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5, 1.0])
     >>> membership_rates(decisions, torch.stack([1 - member, member], -1))
@@ -122,22 +124,13 @@ def membership_rates(decisions: Tensor, membership: Tensor, mask: Tensor | None 
 
 
 def correction_costs(probs: Tensor, membership: Tensor, share: Tensor, *, positives: bool) -> Tensor:
-    """Return ``g_k / (2 q_k)``, times p for equal opportunity, ``(..., N, G)``.
-
-    Args:
-        probs: Probabilities of the positive class ``(..., N)``.
-        membership: Membership in each group ``(..., N, G)``.
-        share: Shares q of the groups ``(G,)``.
-        positives: Whether the rates of the positives are compared (equal opportunity) or those of all rows.
-    """
+    """Return ``g_k / (2 q_k)``, with a factor p for equal opportunity (``positives``), ``(..., N, G)``."""
     costs = membership / (2 * share)
     return costs * probs.unsqueeze(-1) if positives else costs
 
 
 def corrected_scores(probs: Tensor, costs: Tensor, multipliers: Tensor) -> Tensor:
-    """Return ``p - sum_k m_k cost_k``, limited to the open interval (0, 1).
-
-    It is at least 0.5 where the decision is positive.
+    """Return ``p - sum_k m_k cost_k``, limited to the open interval (0, 1): positive from 0.5.
 
     >>> member = torch.tensor([0.2, 0.8])
     >>> costs = correction_costs(torch.tensor([0.5, 0.5]), torch.stack([1 - member, member], -1),
@@ -205,3 +198,80 @@ def _strengths(left: Tensor, direction: Tensor, flips: int) -> Iterator[float]:
         last = values[min(place + flips, len(values)) - 1]
         place = after[min(place + flips, len(values)) - 1]
         yield (last + values[place]) / 2 if place < len(values) else 1.5 * last + 1e-9
+
+
+class PoweredRates(NamedTuple):
+    """Estimated rates of G groups, from n surveyed people and N other rows.
+
+    Args:
+        rates: Rates ``(G,)``.
+        left_out: Rates without each of the surveyed people, ``(n, G)``, for the jackknife.
+        influence: First-order influence of each of the other rows on the rates, ``(N, G)``.
+        num_models: Number of models of membership, each of which is corrected by people it has not seen.
+    """
+
+    rates: Tensor
+    left_out: Tensor
+    influence: Tensor
+    num_models: int = 1
+
+    def difference(self, first: int, second: int) -> tuple[float, float, float]:
+        """Return the difference of two rates, its standard error and its degrees of freedom."""
+        value = self.rates[first] - self.rates[second]
+        replicates = self.left_out[:, first] - self.left_out[:, second]
+        deviations = (replicates - replicates.mean()).square()
+        size = len(deviations)
+        # Each model takes up a degree of freedom, which matters for few people only.
+        surveyed = deviations.sum() * (size - 1) / (size - self.num_models)
+        rest = (self.influence[:, first] - self.influence[:, second]).var() / len(self.influence)
+        # Degrees of freedom of a variance by its kurtosis: few people of a rare group may carry most of it.
+        kurtosis = size * deviations.square().sum() / deviations.sum().square().clamp(min=1e-300)
+        freedom = 2 * size / (kurtosis - 1).clamp(min=1e-9)
+        freedom = freedom * ((surveyed + rest) / surveyed.clamp(min=1e-300)).square()
+        return float(value), float((surveyed + rest).sqrt()), float(freedom.clamp(1.0, 1e6))
+
+
+def powered_rates(
+    decisions: Tensor,
+    membership: Tensor,
+    survey_decisions: Tensor,
+    survey_membership: Tensor,
+    indicators: Tensor,
+    *,
+    mask: Tensor | None = None,
+    survey_mask: Tensor | None = None,
+    num_models: int = 1,
+) -> PoweredRates:
+    """Estimate the rate of positive decisions in each group.
+
+    Args:
+        decisions: Decisions or scores on rows without S, ``(N,)``.
+        membership: Membership on these rows ``(N, G)``.
+        survey_decisions: Decisions on the surveyed people ``(n,)``.
+        survey_membership: Cross-fitted membership of the surveyed people ``(n, G)``.
+        indicators: Their groups as 0 or 1, or unbiased estimates of these, ``(n, G)``.
+        mask: Rows that count, such as the positives ``(N,)``; all when ``None``.
+        survey_mask: Surveyed people who count ``(n,)``.
+        num_models: As in :class:`PoweredRates`.
+
+    >>> member = torch.tensor([[0.5, 0.5], [0.5, 0.5]])
+    >>> known = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> decisions = torch.tensor([1.0, 0.0])
+    >>> powered_rates(decisions, member, decisions, member, known).rates
+    tensor([1., 0.], dtype=torch.float64)
+    """
+    member = _masked(membership.double(), mask)
+    residual = _masked(indicators.double() - survey_membership.double(), survey_mask)
+    accepted = decisions.double().unsqueeze(-1) * member
+    correction = survey_decisions.double().unsqueeze(-1) * residual
+    shares = member.mean(0) + residual.mean(0)
+    rates = (accepted.mean(0) + correction.mean(0)) / shares
+    others = len(residual) - 1
+    shares_out = member.mean(0) + (residual.sum(0) - residual) / others
+    left_out = (accepted.mean(0) + (correction.sum(0) - correction) / others) / shares_out
+    influence = (accepted - rates * member) / shares
+    return PoweredRates(rates, left_out, influence, num_models)
+
+
+def _masked(values: Tensor, mask: Tensor | None) -> Tensor:
+    return values if mask is None else values * mask.to(values).unsqueeze(-1)
