@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -278,34 +279,23 @@ def _train_here(jobs: Sequence[Job], advance: Advance) -> Generator[tuple[int, d
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """Trains jobs in another process, quiet as this one.
+def _train_in_worker(
+    number: int, job: Job, file: Path, *, backend: str, log_level: int, filters: Sequence[Any]
+) -> tuple[int, dict[Model, Row]]:
+    """Train a job in another process, as quiet as its parent; ``file`` grows by a byte per epoch."""
+    logging.getLogger(_LOGGER).setLevel(log_level)
+    warnings.resetwarnings()
+    warnings.filters.extend(filters)  # type: ignore[attr-defined]
+    torch.set_num_threads(1)
+    parent = os.getppid()
 
-    Args:
-        folder: Folder with one file per job, which grows by a byte per epoch; not seen on other machines.
-        backend: joblib's backend.
-    """
+    def advance(_: int) -> None:
+        if backend == "loky" and os.getppid() != parent:  # it was killed, and this one would train on
+            os._exit(1)
+        with suppress(OSError), file.open("a") as opened:  # not seen on other machines
+            opened.write(".")
 
-    folder: Path
-    backend: str
-    log_level: int = field(default_factory=lambda: logging.getLogger(_LOGGER).level)
-    warning_filters: tuple[Any, ...] = field(default_factory=lambda: tuple(warnings.filters))
-
-    def train(self, number: int, job: Job) -> tuple[int, dict[Model, Row]]:
-        logging.getLogger(_LOGGER).setLevel(self.log_level)
-        warnings.resetwarnings()
-        warnings.filters.extend(self.warning_filters)  # type: ignore[attr-defined]
-        torch.set_num_threads(1)
-        parent = os.getppid()
-
-        def advance(_: int) -> None:
-            if self.backend == "loky" and os.getppid() != parent:  # it was killed, and they would train on
-                os._exit(1)
-            with suppress(OSError), (self.folder / str(number)).open("a") as file:
-                file.write(".")
-
-        return number, job.train(advance)
+    return number, job.train(advance)
 
 
 class _Progress:
@@ -352,8 +342,9 @@ def _train_in_parallel(
         with joblib.parallel_config(backend, n_jobs=workers or -1, **_BACKENDS[backend]):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
         with _ignoring_ctrl_c():  # the workers inherit it: this process alone decides
-            train = joblib.delayed(_Worker(folder, backend).train)
-            outcomes = parallel(train(*pair) for pair in enumerate(jobs))
+            quiet = {"log_level": logging.getLogger(_LOGGER).level, "filters": tuple(warnings.filters)}
+            train = joblib.delayed(partial(_train_in_worker, backend=backend, **quiet))
+            outcomes = parallel(train(n, job, folder / str(n)) for n, job in enumerate(jobs))
         with closing(outcomes):
             for number, metrics in outcomes:
                 progress.show(number, jobs[number].schedule.epochs)

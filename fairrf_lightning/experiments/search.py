@@ -22,6 +22,8 @@ import pandas as pd
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from fairrf_lightning.backbones import BACKBONES
+from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError, InputError, check_at_least
 from fairrf_lightning.experiments.choose import (
@@ -37,18 +39,16 @@ from fairrf_lightning.experiments.choose import (
     preferred,
     reference,
 )
-from fairrf_lightning.experiments.objective import Objective
 from fairrf_lightning.experiments.results import data_identity
 from fairrf_lightning.experiments.run import run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
-from fairrf_lightning.experiments.space import PARAMETERS, Space, read_space
+from fairrf_lightning.experiments.space import PARAMETERS, Objective, Space, read_space
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
 from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.quiet import quiet_lightning
 
 _VANILLA = "vanilla_"  # prefix of the measures of a trial's structure with eta 0
 _PAUSE = 0.5  # seconds between looks at the database while other processes finish
-_CLASSES = {"mlp": "MLP", "linear": "Linear", "svm": "LinearSVM"}
 Measures: TypeAlias = dict[str, list[float]]  # by name, one per seed
 Trained: TypeAlias = Iterator[tuple[Trial, Measures, str]]  # the text is the reason if there are no measures
 _Advance: TypeAlias = Callable[[float], None]  # called with trial-epochs
@@ -98,19 +98,14 @@ class SweepResult:
     def fit_options(self) -> dict[str, Any]:
         """Return the options of ``fit``, except the data, that train the model that was measured."""
         setting, schedule = self.setting, self.schedule
-        backbone: dict[str, Any] = {"class_path": f"fairrf_lightning.backbones.{_CLASSES[setting.backbone]}"}
+        backbone: dict[str, Any] = {"class_path": class_path(BACKBONES[setting.backbone])}
         if setting.backbone == "mlp":
             backbone["init_args"] = {"hidden": list(setting.hidden), "dropout": setting.dropout}
         update: dict[str, Any] = {"beta": setting.beta, "every_n_steps": None}
         if setting.every_n_steps is not None:
             update |= {"every_n_steps": setting.every_n_steps, "rule": setting.rule}
-        model = {
-            "backbone": backbone,
-            "eta": setting.eta,
-            "statistic": setting.statistic,
-            "given": setting.given,
-            "lr": schedule.lr,
-        }
+        penalty = {name: getattr(setting, name) for name in ("eta", "statistic", "given")}
+        model = {"backbone": backbone, **penalty, "lr": schedule.lr}
         return {
             "seed_everything": self.seed,
             "trainer": {"max_epochs": schedule.epochs},
@@ -399,9 +394,9 @@ def choose_trial(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) ->
         raise InputError("the study has no vanilla model to compare with: name another --study.")
     within = eligible(rows, vanilla, max_accuracy_loss)
     best = preferred(within.settings, measure)
-    chosen = list(frame.index).index((vanilla if best is None else best).name)
+    chosen = frame.loc[(vanilla if best is None else best).name]
     rejected = [f"{trial_name(frame.loc[index])}: {reason}" for index, reason in within.rejected.items()]
-    return frame.iloc[chosen], rejected
+    return chosen, rejected
 
 
 def trial_name(row: pd.Series) -> str:

@@ -18,9 +18,8 @@ from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack
 from fairrf_lightning.experiments.choose import pareto_front
-from fairrf_lightning.experiments.objective import S_FREE, WITH_S, Objective
 from fairrf_lightning.experiments.search import choose_trial, params_of, trials_frame
-from fairrf_lightning.experiments.space import parse_space
+from fairrf_lightning.experiments.space import S_FREE, WITH_S, Objective, parse_space
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.penalty import Given
 

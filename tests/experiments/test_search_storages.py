@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from fairrf_lightning.experiments.journal import HeartbeatJournal
+from fairrf_lightning.experiments.study import HeartbeatJournal
 from tests.experiments.storages import postgres_server
 
 SCRIPT = Path(__file__).resolve().parents[2] / "train.py"
