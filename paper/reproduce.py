@@ -20,10 +20,9 @@ from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.experiments.setting import Schedule
 from fairrf_lightning.report import write_report_if_installed
-from paper.facts import reproduction_facts
 from paper.numbers import CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
-from paper.report import draw_figures, write_page
+from paper.report import draw_figures, reproduction_facts, write_page
 
 
 def reproduce(
