@@ -7,24 +7,21 @@ go to ``<out>/<data>/scores``. What is on disk is not trained again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from fairret.loss import NormLoss
+from fairret.statistic import PositiveRate
 from torch import Tensor
 
-from benchmarks.prior_knowledge_methods import (
-    ALL_S,
-    SOURCES,
-    Part,
-    memberships,
-    survey_name,
-)
+from benchmarks.prior_knowledge_methods import ALL_S, SOURCES, Part, memberships, survey_name
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.datamodules.base import PenaltyColumns, TabularDataModule
-from fairrf_lightning.experiments import Schedule, Setting, Stack, run_settings
+from fairrf_lightning.experiments import Schedule, Setting, Stack, StackedModule, run_settings
 from fairrf_lightning.experiments.results import KEY, ResultsFile
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.files import replacing
@@ -155,12 +152,6 @@ def show_to_penalty(
     return data
 
 
-def chunks(seeds: Sequence[int], size: int = SEEDS_AT_ONCE) -> Iterator[Sequence[int]]:
-    """Yield the seeds a few at a time."""
-    for first in range(0, len(seeds), size):
-        yield seeds[first : first + size]
-
-
 def train(plan: Plan, family: str, seeds: Sequence[int], out: Path) -> None:
     """Train a family of settings with each seed, unless it is on disk."""
     make_data, settings = plan.make_data(), plan.settings(family)
@@ -168,7 +159,7 @@ def train(plan: Plan, family: str, seeds: Sequence[int], out: Path) -> None:
         make_data = partial(make_shown, make_data, SOURCES if family == "signed" else ())
     path = out / plan.name / f"{family}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    for some in chunks(seeds):
+    for some in (seeds[first : first + SEEDS_AT_ONCE] for first in range(0, len(seeds), SEEDS_AT_ONCE)):
         start = time.process_time()
         if family == "fairret":
             _train_fairret(make_data, settings, some, Schedule(epochs=plan.epochs), path)
@@ -189,16 +180,63 @@ def train(plan: Plan, family: str, seeds: Sequence[int], out: Path) -> None:
             record_cpu(out, data=plan.name, family=family, first_seed=some[0], models=models, seconds=seconds)
 
 
+class FairretModule(StackedModule):
+    """A stack whose penalty is fairret's norm loss on the positive rates of the proxy groups."""
+
+    def training_step(self, batch: Any) -> Tensor:
+        inputs, target, _ = self.unpack(batch)
+        logits = self(inputs)
+        loss = self.task_loss(logits, target)
+        if not self.penalty.enabled:
+            return loss.sum()
+        column = int(self.penalty.columns[0])
+        weights = torch.as_tensor(self.penalty.eta)
+        penalties = [
+            weight * _norm_loss(model, member[0, :, column])
+            for weight_row, models, member in zip(weights, logits, batch["related"], strict=True)
+            for weight, model in zip(weight_row, models, strict=True)
+        ]
+        return loss.sum() + torch.stack(penalties).sum()
+
+
+def _norm_loss(logits: Tensor, proxy: Tensor) -> Tensor:
+    groups = torch.stack([1 - proxy, proxy], -1)
+    loss: Tensor = NormLoss(PositiveRate())(logits.unsqueeze(-1), groups)
+    return loss
+
+
+class FairretStack(Stack):
+    """A stack that trains with fairret's loss in place of the penalty."""
+
+    def fit(self, *args: Any, **options: Any) -> None:
+        """Train all models."""
+        own = self.module
+        self.module = FairretModule(own.backbone, own.penalty, own.hparams["num_groups"], self.schedule.lr)
+        super().fit(*args, **options)
+
+
 def _train_fairret(
     make_data: MakeData, settings: Sequence[Setting], seeds: Sequence[int], schedule: Schedule, path: Path
 ) -> None:
-    from benchmarks.prior_knowledge_baselines import train_fairret  # noqa: PLC0415 - an optional dependency
-
+    """Train with fairret's loss and keep the metrics of the last epoch."""
     results = ResultsFile(path)
     known = set() if results.frame.empty else set(results.frame["seed"])
-    if missing := [seed for seed in seeds if seed not in known]:
-        rows = train_fairret(make_data, settings, missing, schedule)
-        results.add([{**row, KEY: f"{row['eta']:g} {row['seed']}"} for row in rows])
+    missing = [seed for seed in seeds if seed not in known]
+    if not missing:
+        return
+    stack = FairretStack(make_data, settings, missing, schedule)
+    stack.fit(select=False)
+    values = stack.evaluate()
+    results.add(
+        [
+            setting.as_row(stack.data.parts[0])
+            | {"seed": seed, "method_steps": 1}
+            | {name: float(value[s, p]) for name, value in values.items()}
+            | {KEY: f"{setting.eta:g} {seed}"}
+            for p, setting in enumerate(stack.settings)
+            for s, seed in enumerate(stack.seeds)
+        ]
+    )
 
 
 def _evaluate(stack: Stack, folder: Path) -> dict[str, Tensor]:
