@@ -146,15 +146,10 @@ Scores: TypeAlias = Mapping[str, Tensor]  # of ``val`` and ``test`` rows
 
 @dataclass(frozen=True)
 class Runs:
-    """The models that were trained with one seed.
+    """The models that were trained with one seed."""
 
-    Args:
-        frame: Their metrics, one row each.
-        default_eta: FairRF's default eta.
-    """
-
-    frame: pd.DataFrame
-    default_eta: float
+    frame: pd.DataFrame  # one row per model
+    default_eta: float  # of FairRF
 
     @cached_property
     def settings(self) -> pd.DataFrame:
@@ -171,28 +166,14 @@ class Runs:
         wanted = self.settings["method"] == method
         if related is not None:
             wanted &= self.settings["related"] == related
-        return self._preferred(self.settings[wanted | (self.settings["method"] == "vanilla")], budget)
-
-    def most_accurate(self, method: str) -> pd.Series:
-        """Return the most accurate model of a method without a strength."""
-        return most_accurate(self.settings[self.settings["method"] == method])
-
-    def _preferred(self, settings: pd.DataFrame, budget: float) -> pd.Series:
-        best = preferred(eligible(settings, self.vanilla, budget).settings, "without S")
+        candidates = self.settings[wanted | (self.settings["method"] == "vanilla")]
+        best = preferred(eligible(candidates, self.vanilla, budget).settings, "without S")
         return self.vanilla if best is None else best
 
 
 @dataclass(frozen=True)
 class Case:
-    """One seed of one data set.
-
-    Args:
-        data: The data module.
-        val: Validation rows.
-        test: Test rows.
-        runs: The trained models.
-        scores: Returns the scores of a trained model.
-    """
+    """One seed of one data set: its rows, its trained models, and a function that returns their scores."""
 
     data: TabularDataModule
     val: Part
@@ -220,7 +201,7 @@ def trained_results(models: Runs) -> Iterator[Result]:
     yield result("fairrf_default", "names", ANY, **of_run(default.iloc[0]))
     for method in ("remove_r", "arl"):
         if (runs["method"] == method).any():
-            yield result(method, "names", ANY, "", **of_run(models.most_accurate(method)))
+            yield result(method, "names", ANY, "", **of_run(most_accurate(runs[runs["method"] == method])))
     for budget in FRONT_BUDGETS:
         yield result("fairrf", "names", budget, **of_run(models.chosen("fairrf", None, budget)))
         informed = runs[runs["method"].isin(["membership", "constrain_s", "fairret"])]
@@ -231,17 +212,10 @@ def trained_results(models: Runs) -> Iterator[Result]:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Membership on validation and test rows, for one goal.
-
-    Args:
-        source: Its source.
-        goal: ``"dp"`` or ``"eo"``.
-        val: Membership on validation rows.
-        test: Membership on test rows.
-    """
+    """Membership on validation and test rows, for one goal."""
 
     source: str
-    goal: str
+    goal: str  # "dp" or "eo"
     val: Tensor
     test: Tensor
 
@@ -296,12 +270,7 @@ def _after_fairrf(case: Case, known: Knowledge, budget: float) -> Result:
 
 
 def act_results(case: Case, decisions: Tensor) -> Iterator[Result]:
-    """Yield whether surveys of validation rows find a gap that is large enough to act on.
-
-    Args:
-        case: The seed.
-        decisions: The vanilla model's decisions on validation rows.
-    """
+    """Yield whether surveys find a gap of decisions on validation rows that is large enough to act on."""
     for people in (100, 400):
         places = draw(case.val, people, case.data.split_seed)
         survey = survey_at(case.data, case.val, places)
@@ -317,10 +286,7 @@ def act_results(case: Case, decisions: Tensor) -> Iterator[Result]:
 def logistic_results(case: Case, known: Knowledge, proxy: Tensor) -> Iterator[Result]:
     """Yield the results of ExponentiatedGradient and of the correction, both of logistic regression.
 
-    Args:
-        case: The seed.
-        known: Membership by the survey, for demographic parity.
-        proxy: S of the training rows as the survey's model predicts it.
+    ``known`` is membership by a survey, ``proxy`` S of the training rows as the survey's model predicts it.
     """
     from fairlearn.reductions import DemographicParity, ExponentiatedGradient  # noqa: PLC0415 - slow, used once
 

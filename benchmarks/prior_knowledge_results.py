@@ -23,19 +23,12 @@ TITLES = {
 
 
 class Row(NamedTuple):
-    """A method of the tables.
-
-    Args:
-        label: Name in the tables; empty knowledge and aim match those of the results.
-        method: Column ``method`` of the results.
-        knowledge: Column ``knowledge``.
-        aim: Column ``aim``: the gap that the method lowers.
-    """
+    """A method of the tables: its label, and its values in the columns of the results."""
 
     label: str
     method: str
     knowledge: str
-    aim: str = "dp"
+    aim: str = "dp"  # the gap that the method lowers
 
 
 SECTIONS: dict[str, tuple[Row, ...]] = {
@@ -90,11 +83,7 @@ FRONT_ROWS = (
 
 
 class Results:
-    """The results of one data set.
-
-    Args:
-        frame: One row per seed, method, knowledge, aim and budget.
-    """
+    """The results of one data set: one row per seed, method, knowledge, aim and budget."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame = frame
@@ -195,17 +184,11 @@ def hypervolume(found: Results, row: Row, gap: str, max_loss: float = 2.0) -> fl
 
 
 class Target(NamedTuple):
-    """A target with its outcome.
-
-    Args:
-        text: The target.
-        measured: The measured numbers.
-        met: Whether it is met; ``None`` if it was not run.
-    """
+    """A target, the numbers that decide on it, and whether it is met."""
 
     text: str
     measured: str
-    met: bool | None
+    met: bool | None  # ``None`` if it was not run
 
     @property
     def outcome(self) -> str:

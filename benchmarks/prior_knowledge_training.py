@@ -7,7 +7,7 @@ go to ``<out>/<data>/scores``. What is on disk is not trained again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,23 +39,15 @@ class Plan:
     The strengths span validation losses from about 0.1 to 1.5 points on seeds 100 to 102; neither S nor
     test rows were used to choose them.
 
-    Args:
-        name: Preset of the data.
-        etas: Strengths of FairRF.
-        signed_etas: Strengths of the penalties on S itself or its estimate: ConstrainS, membership.
-        fairret: Strengths of fairret's loss.
-        adversary_lrs: Learning rates of ARL's adversary.
-        default: FairRF's recommended eta and beta, or those for a table without a recommendation.
-        epochs: Number of epochs; an epoch of COMPAS is only 6 steps.
     """
 
-    name: str
-    etas: tuple[float, ...]
-    signed_etas: tuple[float, ...]
-    fairret: tuple[float, ...]
+    name: str  # of the preset of the data
+    etas: tuple[float, ...]  # of FairRF
+    signed_etas: tuple[float, ...]  # of the penalties on S itself or its estimate: ConstrainS, membership
+    fairret: tuple[float, ...]  # strengths of fairret's loss
     adversary_lrs: tuple[float, ...] = (0.01, 0.1)
-    default: tuple[float, float] = (0.3, 0.5)
-    epochs: int = 20
+    default: tuple[float, float] = (0.3, 0.5)  # FairRF's recommended eta and beta, or those without one
+    epochs: int = 20  # an epoch of COMPAS is only 6 steps
 
     def make_data(self) -> Callable[..., TabularDataModule]:
         """Return a function that creates the data module of a seed."""
@@ -113,13 +105,7 @@ PLANS = {
             default=(0.6, 0.8),
             epochs=60,
         ),
-        Plan(
-            "lsac",
-            etas=(0.3, 1.0, 2.0),
-            signed_etas=(3.0, 10.0),
-            fairret=(0.1, 0.3),
-            default=(0.3, 1.0),
-        ),
+        Plan("lsac", etas=(0.3, 1.0, 2.0), signed_etas=(3.0, 10.0), fairret=(0.1, 0.3), default=(0.3, 1.0)),
     )
 }
 
@@ -132,23 +118,14 @@ def make_shown(make_data: MakeData, sources: Sequence[str], seed: int) -> Tabula
     data = make_data(seed=seed)
     known = memberships(data, sources)
     proxy = known.get(PROXY_SOURCE) or memberships(data, [PROXY_SOURCE])[PROXY_SOURCE]
-    parts = {name: Part.of(data, name) for name in ("train", "val", "test")}
-    columns = {
-        **{source: {name: known[source](part.inputs) for name, part in parts.items()} for source in sources},
-        ALL_S: {name: (part.groups == 1).float() for name, part in parts.items()},
-        PROXY: {name: (proxy(part.inputs) >= 0.5).float() for name, part in parts.items()},
-    }
-    return show_to_penalty(data, columns)
-
-
-def show_to_penalty(
-    data: TabularDataModule, columns: Mapping[str, Mapping[str, Tensor]]
-) -> TabularDataModule:
-    """Replace the penalty's columns by others, given for each part of the split."""
-    numbers = {name: [number] for number, name in enumerate(columns)}
-    for part, tensors in data._parts.items():  # noqa: SLF001 - an experiment, not an option of the package
-        tensors["related"] = torch.stack([values[part] for values in columns.values()], -1)
-    data._penalty_columns = PenaltyColumns(torch.empty(0, len(columns)), numbers)  # noqa: SLF001
+    names = [*sources, ALL_S, PROXY]
+    for name, tensors in data._parts.items():  # noqa: SLF001 - an experiment, not an option of the package
+        part = Part.of(data, name)
+        columns = [known[source](part.inputs) for source in sources]
+        columns += [(part.groups == 1).float(), (proxy(part.inputs) >= 0.5).float()]
+        tensors["related"] = torch.stack(columns, -1)
+    numbers = {name: [number] for number, name in enumerate(names)}
+    data._penalty_columns = PenaltyColumns(torch.empty(0, len(names)), numbers)  # noqa: SLF001
     return data
 
 
@@ -205,16 +182,6 @@ def _norm_loss(logits: Tensor, proxy: Tensor) -> Tensor:
     return loss
 
 
-class FairretStack(Stack):
-    """A stack that trains with fairret's loss in place of the penalty."""
-
-    def fit(self, *args: Any, **options: Any) -> None:
-        """Train all models."""
-        own = self.module
-        self.module = FairretModule(own.backbone, own.penalty, own.hparams["num_groups"], self.schedule.lr)
-        super().fit(*args, **options)
-
-
 def _train_fairret(
     make_data: MakeData, settings: Sequence[Setting], seeds: Sequence[int], schedule: Schedule, path: Path
 ) -> None:
@@ -224,7 +191,9 @@ def _train_fairret(
     missing = [seed for seed in seeds if seed not in known]
     if not missing:
         return
-    stack = FairretStack(make_data, settings, missing, schedule)
+    stack = Stack(make_data, settings, missing, schedule)
+    own = stack.module
+    stack.module = FairretModule(own.backbone, own.penalty, own.hparams["num_groups"], schedule.lr)
     stack.fit(select=False)
     values = stack.evaluate()
     results.add(

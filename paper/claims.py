@@ -31,7 +31,8 @@ Outcome: TypeAlias = Literal[
     "reproduced", "not reproduced", "not testable", "too few to say", "holds", "fails"
 ]
 Measured: TypeAlias = tuple[str, Outcome]
-Judge: TypeAlias = Callable[..., Measured | None]  # of the results and the name of a data set
+# Of the results and a data set: the number in words and the outcome, or ``None`` without the runs it needs.
+Judge: TypeAlias = Callable[..., Measured | None]
 
 RULE = (
     "Each measured number is a mean with its 95 % interval over seeds. A claim is reproduced if the interval "
@@ -45,32 +46,17 @@ _NOTHING_ELIGIBLE = "no setting is within the budget of accuracy without having 
 
 
 class Claim(NamedTuple):
-    """A sentence that results can support or contradict.
-
-    Args:
-        section: The research question or section that it belongs to.
-        text: The sentence; the paper's words, shortened.
-        parts: Parts of the evaluation that it needs.
-        data: The data set that it is about.
-        judge: Returns the measured number in words and the outcome; ``None`` without the runs it needs.
-    """
+    """A sentence about a data set that results can support or contradict."""
 
     section: str
-    text: str
-    parts: frozenset[str]
+    text: str  # the paper's words, shortened
+    parts: frozenset[str]  # of the evaluation, which it needs
     data: str
     judge: Judge
 
 
 class Finding(NamedTuple):
-    """A claim after it was judged.
-
-    Args:
-        section: The research question or section that it belongs to.
-        claim: The sentence.
-        measured: The number with its interval.
-        outcome: Whether the number supports the claim, beyond noise.
-    """
+    """A claim after it was judged, with the number that supports it or does not."""
 
     section: str
     claim: str

@@ -173,11 +173,12 @@ def _backbones(runs: pd.DataFrame, data: str) -> Iterator[str]:
         return
     yield f"## Backbones: {data.upper()}\n\n{HEADER}"
     for name in ("linear", "svm", "mlp"):
-        vanilla = runs[(runs["backbone"] == name) & (runs["method"] == "vanilla")]
-        fair = runs[(runs["backbone"] == name) & (runs["method"] == "fairrf")]
-        table = TABLES[f"backbones-{data}"]
-        yield _row(f"{name} vanilla", vanilla, table[f"{name} vanilla"])
-        yield _row(f"{name} fairrf", choose(fair, vanilla, BUDGET[data], "with S"), table[f"{name} fairrf"])
+        of = runs[runs["backbone"] == name]
+        vanilla, fair = (of[of["method"] == method] for method in ("vanilla", "fairrf"))
+        chosen = {"vanilla": vanilla, "fairrf": choose(fair, vanilla, BUDGET[data], "with S")}
+        for method, models in chosen.items():
+            label = f"{name} {method}"
+            yield _row(label, models, TABLES[f"backbones-{data}"].get(label, TABLES[data][method]))
     yield ""
 
 

@@ -70,16 +70,7 @@ def train(
     workers: int | None = 1,
     backend: str = "loky",
 ) -> pd.DataFrame:
-    """Return one row per model of the named parts; models found in ``results.csv`` are not trained again.
-
-    Args:
-        parts: Some of :data:`~paper.plans.PARTS`.
-        folder: Folder of ``results.csv``.
-        seeds: Seeds of each setting.
-        schedule: Length and learning rate of training.
-        workers: Number of processes; ``None`` for one per core if there is enough work.
-        backend: Backend of joblib.
-    """
+    """Return one row per model of the named parts; models in ``results.csv`` are not trained again."""
     todo = plans(parts)
     jobs = [_job(plan, seeds, schedule) for plan in todo]
     models = sum(len(job.settings) * len(seeds) for job in jobs)

@@ -15,7 +15,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -57,22 +57,13 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class Job:
-    """Settings to train with seeds on data.
-
-    Args:
-        make_data: A data module class or a partial of one; called with ``seed=...``.
-        settings: The settings; those with the same :class:`StackConfig` train as one stack.
-        seeds: Each seed determines a split, an order of batches and an initialisation.
-        schedule: Length and learning rate of training.
-        weight: Work of one epoch of one model, relative to other jobs; for example its steps.
-        evaluate: Returns the metrics of a trained stack, ``(S, P)`` by name.
-    """
+    """Settings to train with seeds on data; :func:`run_settings` has the same arguments."""
 
     make_data: MakeData
     settings: Sequence[Setting]
     seeds: Sequence[int]
     schedule: Schedule = field(default_factory=Schedule)
-    weight: int = 1
+    weight: int = 1  # work of an epoch of one model, relative to other jobs; for example its steps
     evaluate: Evaluate = Stack.evaluate
 
     def __post_init__(self) -> None:
@@ -334,17 +325,18 @@ def _train_in_parallel(
     jobs: Sequence[Job], workers: int | None, backend: str, advance: Advance
 ) -> Generator[tuple[int, dict[Model, Row]]]:
     """Yield the number and the metrics of each job as it is finished; closed early, it ends the workers."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True)))
-        stack.enter_context(_cluster(backend))
-        progress = stack.enter_context(_Progress(folder, jobs, advance))
-        stack.enter_context(_errors_explained())
+    with (
+        TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _cluster(backend),
+        _Progress(Path(folder), jobs, advance) as progress,
+        _errors_explained(),
+    ):
         with joblib.parallel_config(backend, n_jobs=workers or -1, **_BACKENDS[backend]):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
         with _ignoring_ctrl_c():  # the workers inherit it: this process alone decides
             quiet = {"log_level": logging.getLogger(_LOGGER).level, "filters": tuple(warnings.filters)}
             train = joblib.delayed(partial(_train_in_worker, backend=backend, **quiet))
-            outcomes = parallel(train(n, job, folder / str(n)) for n, job in enumerate(jobs))
+            outcomes = parallel(train(n, job, Path(folder, str(n))) for n, job in enumerate(jobs))
         with closing(outcomes):
             for number, metrics in outcomes:
                 progress.show(number, jobs[number].schedule.epochs)

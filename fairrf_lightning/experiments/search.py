@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from socket import gethostname
@@ -57,27 +58,16 @@ AfterBatch: TypeAlias = Callable[[pd.DataFrame], None]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The trials of a sweep and the setting that was chosen among them.
+    """The trials of a sweep and the row, setting and schedule that were chosen among them."""
 
-    Args:
-        trials: One row per trial, then one per vanilla model, as :func:`trials_frame` returns them.
-        chosen: The chosen row.
-        setting: Its setting.
-        schedule: Its schedule.
-        rejected: Trials within the budget of accuracy that were rejected as collapsed, with the reason.
-        objective: The second objective.
-        identity: Everything that can change a result of the study.
-        seed: Seed of the first model of each trial.
-    """
-
-    trials: pd.DataFrame
+    trials: pd.DataFrame  # of :func:`trials_frame`
     chosen: pd.Series
     setting: Setting
     schedule: Schedule
-    rejected: list[str]
+    rejected: list[str]  # trials within the accuracy budget that are not eligible, with the reason
     objective: Objective
-    identity: Mapping[str, Any]
-    seed: int
+    identity: Mapping[str, Any]  # everything that can change a result of the study
+    seed: int  # of the first model of each trial
 
     @property
     def front(self) -> pd.DataFrame:
@@ -228,7 +218,7 @@ class _Search:
             with ExitStack() as heartbeats:
                 asked = queue.ask(self.batch, heartbeats)
                 self._run_batch(study, queue, asked, progress.move)
-            known = study.get_trials(deepcopy=False)
+            known = queue.known()
             if not asked:
                 time.sleep(_PAUSE)  # other processes work on the rest
             elif any(trial.state == TrialState.COMPLETE for trial in known):
@@ -264,26 +254,22 @@ class _Search:
             schedule = self.space.schedule(trial.params, self.epochs)
             stacks[self.space.setting(trial.params).stack_config, schedule].append(trial)
         for (_, schedule), together in stacks.items():
-            yield from self._train_stack(together, schedule, advance)
-
-    def _train_stack(self, trials: Sequence[Trial], schedule: Schedule, advance: _Advance) -> Trained:
-        try:
-            measures = self._measures(trials, schedule, advance)
-        except DivergedError as error:
-            if len(trials) == 1:
-                yield trials[0], {}, str(error)
-                return
-            for trial in trials:  # one model ends the stack, but only its own trial fails
-                yield from self._train_stack([trial], schedule, advance)
-            return
-        for trial in trials:
-            setting = self.space.setting(trial.params)
-            vanilla = measures[_vanilla(setting)]
-            values = measures[setting] | {_VANILLA + name: value for name, value in vanilla.items()}
-            # Balanced accuracy is undefined where a class has no validation rows.
-            needed = (ACCURACY, self.objective.name, _VANILLA + ACCURACY, _VANILLA + self.objective.name)
-            finite = all(math.isfinite(value) for name in needed for value in values[name])
-            yield trial, values, "" if finite else "its measures are not finite"
+            try:
+                measures = self._measures(together, schedule, advance)
+            except DivergedError as error:
+                if len(together) == 1:
+                    yield together[0], {}, str(error)
+                else:  # one model ends the stack, but only its own trial fails
+                    yield from chain.from_iterable(self._train([trial], advance) for trial in together)
+                continue
+            for trial in together:
+                setting = self.space.setting(trial.params)
+                vanilla = measures[_vanilla(setting)]
+                values = measures[setting] | {_VANILLA + name: value for name, value in vanilla.items()}
+                # Balanced accuracy is undefined where a class has no validation rows.
+                needed = (ACCURACY, self.objective.name, _VANILLA + ACCURACY, _VANILLA + self.objective.name)
+                finite = all(math.isfinite(value) for name in needed for value in values[name])
+                yield trial, values, "" if finite else "its measures are not finite"
 
     def _measures(
         self, trials: Sequence[Trial], schedule: Schedule, advance: _Advance

@@ -111,14 +111,8 @@ def _connect(url: URL, heartbeat: int) -> BaseStorage:
 class HeartbeatJournal(JournalStorage, BaseHeartbeat):
     """Optuna's journal, a file that machines share, with the heartbeat that Optuna has for databases only.
 
-    A trial is dead if its heartbeat has not changed for a while by the clock of the process that looks. So
-    the clocks of the machines may differ.
-
-    Args:
-        path: The file.
-        interval: Seconds between heartbeats.
-        grace_period: Seconds without a heartbeat after which a trial counts as dead.
-        retry: Queues a dead trial again.
+    A trial is dead if its heartbeat has not changed for ``grace_period`` seconds by the clock of the process
+    that looks. So the clocks of the machines may differ.
     """
 
     def __init__(
