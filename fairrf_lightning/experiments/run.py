@@ -334,9 +334,11 @@ def _train_in_parallel(
         with joblib.parallel_config(backend, n_jobs=workers or -1, **_BACKENDS[backend]):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
         with _ignoring_ctrl_c():  # the workers inherit it: this process alone decides
-            quiet = {"log_level": logging.getLogger(_LOGGER).level, "filters": tuple(warnings.filters)}
-            train = joblib.delayed(partial(_train_in_worker, backend=backend, **quiet))
-            outcomes = parallel(train(n, job, Path(folder, str(n))) for n, job in enumerate(jobs))
+            level, filters = logging.getLogger(_LOGGER).level, tuple(warnings.filters)
+            train = partial(_train_in_worker, backend=backend, log_level=level, filters=filters)
+            outcomes = parallel(
+                joblib.delayed(train)(n, job, Path(folder, str(n))) for n, job in enumerate(jobs)
+            )
         with closing(outcomes):
             for number, metrics in outcomes:
                 progress.show(number, jobs[number].schedule.epochs)

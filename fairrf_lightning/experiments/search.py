@@ -380,9 +380,9 @@ def choose_trial(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) ->
         raise InputError("the study has no vanilla model to compare with: name another --study.")
     within = eligible(rows, vanilla, max_accuracy_loss)
     best = preferred(within.settings, measure)
-    chosen = frame.loc[(vanilla if best is None else best).name]
+    chosen = list(frame.index).index((vanilla if best is None else best).name)
     rejected = [f"{trial_name(frame.loc[index])}: {reason}" for index, reason in within.rejected.items()]
-    return chosen, rejected
+    return frame.iloc[chosen], rejected
 
 
 def trial_name(row: pd.Series) -> str:

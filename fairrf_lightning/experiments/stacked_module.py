@@ -47,7 +47,7 @@ class StackedBackbone(nn.Module):
         self._dropout = max((m.p for m in example.modules() if isinstance(m, nn.Dropout)), default=0.0)
         parameters = [each for models, _ in built for each in map(_parameters, models, columns)]
         shape = (len(seeds), len(columns))
-        stacked = [torch.stack(same).unflatten(0, shape) for same in zip(*parameters, strict=True)]
+        stacked = [torch.stack(same).view(*shape, *same[0].shape) for same in zip(*parameters, strict=True)]
         self.weights, self.biases = nn.ParameterList(stacked[::2]), nn.ParameterList(stacked[1::2])
 
     def forward(self, inputs: Tensor) -> Tensor:

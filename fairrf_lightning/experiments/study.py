@@ -191,7 +191,9 @@ class TrialQueue:
         structure: dict[str, Any] = {}
         while len(asked) < most and self._has_room():
             trial = self._study.ask()
-            heartbeats.enter_context(get_heartbeat_thread(trial._trial_id, self._storage))  # noqa: SLF001
+            heartbeat = get_heartbeat_thread(trial._trial_id, self._storage)  # noqa: SLF001 - no public id
+            heartbeat.start()
+            heartbeats.callback(heartbeat.join)
             self._seen.add(trial.number)
             # Two processes may have seen the same last free place: the larger number gives way.
             earlier = [other for other in self.known() if other.number < trial.number and _counts(other)]
