@@ -27,6 +27,7 @@ from benchmarks.prior_knowledge_methods import (
     Scores,
     correction_results,
     knowledge_of,
+    logistic_results,
     memberships,
     survey_name,
     trained_results,
@@ -71,8 +72,6 @@ def make_case(plan: Plan, seed: int, runs: Runs, out: Path) -> Case:
 
 def eg_results(case: Case) -> Iterator[Result]:
     """Yield the results of the methods that start from a logistic regression."""
-    from benchmarks.prior_knowledge_baselines import logistic_results  # noqa: PLC0415 - an optional dependency
-
     source = survey_name(400)
     known = next(known for known in knowledge_of(case, [source]) if known.goal == "dp")
     estimate = memberships(case.data, [source])[source]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fairrf_lightning.correction import Correction
@@ -22,7 +23,7 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.loader import TensorBatches
 from fairrf_lightning.estimate import ScoredRows, estimate_gaps, is_detected
 from fairrf_lightning.experiments import Setting
-from fairrf_lightning.experiments.choose import eligible, most_accurate, preferred, summarise
+from fairrf_lightning.experiments.choose import choose, eligible, most_accurate, preferred, summarise
 from fairrf_lightning.functional import fit_logistic
 from fairrf_lightning.membership import Membership
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
@@ -39,6 +40,8 @@ FRONT_BUDGETS = (*MATCHED_BUDGETS, 0.02)
 SURVEYS = (100, 400, 2000)
 CORRELATIONS, ALL_S, SEEN_S = "correlations", "all training S", "S at prediction"
 GOAL, GOAL_BUDGET = "dp=0.10", 0.01
+LIMITS = (0.8, 0.6, 0.4, 0.2)  # of the gap of the unconstrained logistic regression, by proxy labels
+_MAX_ITERATIONS = 20
 
 
 def survey_name(people: int) -> str:
@@ -143,15 +146,10 @@ Scores: TypeAlias = Mapping[str, Tensor]  # of ``val`` and ``test`` rows
 
 @dataclass(frozen=True)
 class Runs:
-    """The models that were trained with one seed.
+    """The models that were trained with one seed."""
 
-    Args:
-        frame: Their metrics, one row each.
-        default_eta: FairRF's default eta.
-    """
-
-    frame: pd.DataFrame
-    default_eta: float
+    frame: pd.DataFrame  # one row per model
+    default_eta: float  # of FairRF
 
     @cached_property
     def settings(self) -> pd.DataFrame:
@@ -168,28 +166,14 @@ class Runs:
         wanted = self.settings["method"] == method
         if related is not None:
             wanted &= self.settings["related"] == related
-        return self._preferred(self.settings[wanted | (self.settings["method"] == "vanilla")], budget)
-
-    def most_accurate(self, method: str) -> pd.Series:
-        """Return the most accurate model of a method without a strength."""
-        return most_accurate(self.settings[self.settings["method"] == method])
-
-    def _preferred(self, settings: pd.DataFrame, budget: float) -> pd.Series:
-        best = preferred(eligible(settings, self.vanilla, budget).settings, "without S")
+        candidates = self.settings[wanted | (self.settings["method"] == "vanilla")]
+        best = preferred(eligible(candidates, self.vanilla, budget).settings, "without S")
         return self.vanilla if best is None else best
 
 
 @dataclass(frozen=True)
 class Case:
-    """One seed of one data set.
-
-    Args:
-        data: The data module.
-        val: Validation rows.
-        test: Test rows.
-        runs: The trained models.
-        scores: Returns the scores of a trained model.
-    """
+    """One seed of one data set: its rows, its trained models, and a function that returns their scores."""
 
     data: TabularDataModule
     val: Part
@@ -217,7 +201,7 @@ def trained_results(models: Runs) -> Iterator[Result]:
     yield result("fairrf_default", "names", ANY, **of_run(default.iloc[0]))
     for method in ("remove_r", "arl"):
         if (runs["method"] == method).any():
-            yield result(method, "names", ANY, "", **of_run(models.most_accurate(method)))
+            yield result(method, "names", ANY, "", **of_run(most_accurate(runs[runs["method"] == method])))
     for budget in FRONT_BUDGETS:
         yield result("fairrf", "names", budget, **of_run(models.chosen("fairrf", None, budget)))
         informed = runs[runs["method"].isin(["membership", "constrain_s", "fairret"])]
@@ -228,17 +212,10 @@ def trained_results(models: Runs) -> Iterator[Result]:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Membership on validation and test rows, for one goal.
-
-    Args:
-        source: Its source.
-        goal: ``"dp"`` or ``"eo"``.
-        val: Membership on validation rows.
-        test: Membership on test rows.
-    """
+    """Membership on validation and test rows, for one goal."""
 
     source: str
-    goal: str
+    goal: str  # "dp" or "eo"
     val: Tensor
     test: Tensor
 
@@ -293,12 +270,7 @@ def _after_fairrf(case: Case, known: Knowledge, budget: float) -> Result:
 
 
 def act_results(case: Case, decisions: Tensor) -> Iterator[Result]:
-    """Yield whether surveys of validation rows find a gap that is large enough to act on.
-
-    Args:
-        case: The seed.
-        decisions: The vanilla model's decisions on validation rows.
-    """
+    """Yield whether surveys find a gap of decisions on validation rows that is large enough to act on."""
     for people in (100, 400):
         places = draw(case.val, people, case.data.split_seed)
         survey = survey_at(case.data, case.val, places)
@@ -311,7 +283,54 @@ def act_results(case: Case, decisions: Tensor) -> Iterator[Result]:
             yield result("act", survey_name(people), ANY, aim, strength=float(acts))
 
 
-def candidate(method: str, strength: float, val: Result, test: Result, data: TabularDataModule) -> Result:
+def logistic_results(case: Case, known: Knowledge, proxy: Tensor) -> Iterator[Result]:
+    """Yield the results of ExponentiatedGradient and of the correction, both of logistic regression.
+
+    ``known`` is membership by a survey, ``proxy`` S of the training rows as the survey's model predicts it.
+    """
+    from fairlearn.reductions import DemographicParity, ExponentiatedGradient  # noqa: PLC0415 - slow, used once
+
+    train = Part.of(case.data, "train")
+    inputs, target = train.inputs.numpy(), train.target.numpy().astype(int)
+    plain = _estimator().fit(inputs, target)
+    scores = {"val": _probs(plain, case.val), "test": _probs(plain, case.test)}
+    reference = _candidate(case, 0.0, lambda part: (_probs(plain, part) >= 0.5).float())
+    yield result("logistic", "nothing", 0.0, "", **of_run(pd.Series(reference)))
+    for budget in FRONT_BUDGETS:
+        values = corrected(case, scores, known, "dp", budget)
+        yield result("logistic_correction", known.source, budget, **values)
+    decisions, groups = plain.predict(inputs), proxy.numpy()
+    tried = [reference]
+    # A survey's model may predict the same group for all: then there is no gap to limit.
+    for share in LIMITS if 0 < groups.sum() < len(groups) else ():
+        gap = abs(decisions[groups == 1].mean() - decisions[groups == 0].mean())
+        limit = DemographicParity(difference_bound=share * gap)
+        fair = ExponentiatedGradient(_estimator(), limit, eps=share * gap, max_iter=_MAX_ITERATIONS)
+        fair.fit(inputs, target, sensitive_features=groups)
+        tried.append(_candidate(case, 1 - share, partial(_expected, fair)))
+    frame = pd.DataFrame(tried).assign(seed=case.data.split_seed)
+    for budget in FRONT_BUDGETS:
+        chosen = choose(frame, frame[frame["eta"] == 0], budget, "without S").iloc[0]
+        yield result("eg", known.source, budget, **of_run(chosen))
+
+
+def _estimator() -> LogisticRegression:
+    return LogisticRegression(solver="newton-cholesky")
+
+
+def _probs(model: LogisticRegression, part: Part) -> Tensor:
+    return torch.from_numpy(model.predict_proba(part.inputs.numpy())[:, 1])
+
+
+def _expected(model: Any, part: Part) -> Tensor:
+    """Return the probability of a positive decision: the classifier is randomised."""
+    return torch.from_numpy(model._pmf_predict(part.inputs.numpy())[:, 1])  # noqa: SLF001 - has no public name
+
+
+def _candidate(case: Case, strength: float, decide: Callable[[Part], Tensor]) -> Result:
     """Return the row of a model trained elsewhere, as the rule of choice reads it."""
-    row = Setting(eta=strength, method=method).as_row(data) | {"method_steps": 1}
-    return row | {f"val_{key}": val[key] for key in val} | {f"test_{key}": test[key] for key in test}
+    row = Setting(eta=strength, method="eg" if strength else "logistic").as_row(case.data)
+    row["method_steps"] = 1
+    for stage, part in {"val": case.val, "test": case.test}.items():
+        row |= {f"{stage}_{name}": value for name, value in part.measure(decide(part)).items()}
+    return row

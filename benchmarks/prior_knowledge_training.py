@@ -7,24 +7,21 @@ go to ``<out>/<data>/scores``. What is on disk is not trained again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from fairret.loss import NormLoss
+from fairret.statistic import PositiveRate
 from torch import Tensor
 
-from benchmarks.prior_knowledge_methods import (
-    ALL_S,
-    SOURCES,
-    Part,
-    memberships,
-    survey_name,
-)
+from benchmarks.prior_knowledge_methods import ALL_S, SOURCES, Part, memberships, survey_name
 from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.datamodules.base import PenaltyColumns, TabularDataModule
-from fairrf_lightning.experiments import Schedule, Setting, Stack, run_settings
+from fairrf_lightning.experiments import Schedule, Setting, Stack, StackedModule, run_settings
 from fairrf_lightning.experiments.results import KEY, ResultsFile
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.files import replacing
@@ -42,23 +39,15 @@ class Plan:
     The strengths span validation losses from about 0.1 to 1.5 points on seeds 100 to 102; neither S nor
     test rows were used to choose them.
 
-    Args:
-        name: Preset of the data.
-        etas: Strengths of FairRF.
-        signed_etas: Strengths of the penalties on S itself or its estimate: ConstrainS, membership.
-        fairret: Strengths of fairret's loss.
-        adversary_lrs: Learning rates of ARL's adversary.
-        default: FairRF's recommended eta and beta, or those for a table without a recommendation.
-        epochs: Number of epochs; an epoch of COMPAS is only 6 steps.
     """
 
-    name: str
-    etas: tuple[float, ...]
-    signed_etas: tuple[float, ...]
-    fairret: tuple[float, ...]
+    name: str  # of the preset of the data
+    etas: tuple[float, ...]  # of FairRF
+    signed_etas: tuple[float, ...]  # of the penalties on S itself or its estimate: ConstrainS, membership
+    fairret: tuple[float, ...]  # strengths of fairret's loss
     adversary_lrs: tuple[float, ...] = (0.01, 0.1)
-    default: tuple[float, float] = (0.3, 0.5)
-    epochs: int = 20
+    default: tuple[float, float] = (0.3, 0.5)  # FairRF's recommended eta and beta, or those without one
+    epochs: int = 20  # an epoch of COMPAS is only 6 steps
 
     def make_data(self) -> Callable[..., TabularDataModule]:
         """Return a function that creates the data module of a seed."""
@@ -116,13 +105,7 @@ PLANS = {
             default=(0.6, 0.8),
             epochs=60,
         ),
-        Plan(
-            "lsac",
-            etas=(0.3, 1.0, 2.0),
-            signed_etas=(3.0, 10.0),
-            fairret=(0.1, 0.3),
-            default=(0.3, 1.0),
-        ),
+        Plan("lsac", etas=(0.3, 1.0, 2.0), signed_etas=(3.0, 10.0), fairret=(0.1, 0.3), default=(0.3, 1.0)),
     )
 }
 
@@ -135,30 +118,15 @@ def make_shown(make_data: MakeData, sources: Sequence[str], seed: int) -> Tabula
     data = make_data(seed=seed)
     known = memberships(data, sources)
     proxy = known.get(PROXY_SOURCE) or memberships(data, [PROXY_SOURCE])[PROXY_SOURCE]
-    parts = {name: Part.of(data, name) for name in ("train", "val", "test")}
-    columns = {
-        **{source: {name: known[source](part.inputs) for name, part in parts.items()} for source in sources},
-        ALL_S: {name: (part.groups == 1).float() for name, part in parts.items()},
-        PROXY: {name: (proxy(part.inputs) >= 0.5).float() for name, part in parts.items()},
-    }
-    return show_to_penalty(data, columns)
-
-
-def show_to_penalty(
-    data: TabularDataModule, columns: Mapping[str, Mapping[str, Tensor]]
-) -> TabularDataModule:
-    """Replace the penalty's columns by others, given for each part of the split."""
-    numbers = {name: [number] for number, name in enumerate(columns)}
-    for part, tensors in data._parts.items():  # noqa: SLF001 - an experiment, not an option of the package
-        tensors["related"] = torch.stack([values[part] for values in columns.values()], -1)
-    data._penalty_columns = PenaltyColumns(torch.empty(0, len(columns)), numbers)  # noqa: SLF001
+    names = [*sources, ALL_S, PROXY]
+    for name, tensors in data._parts.items():  # noqa: SLF001 - an experiment, not an option of the package
+        part = Part.of(data, name)
+        columns = [known[source](part.inputs) for source in sources]
+        columns += [(part.groups == 1).float(), (proxy(part.inputs) >= 0.5).float()]
+        tensors["related"] = torch.stack(columns, -1)
+    numbers = {name: [number] for number, name in enumerate(names)}
+    data._penalty_columns = PenaltyColumns(torch.empty(0, len(names)), numbers)  # noqa: SLF001
     return data
-
-
-def chunks(seeds: Sequence[int], size: int = SEEDS_AT_ONCE) -> Iterator[Sequence[int]]:
-    """Yield the seeds a few at a time."""
-    for first in range(0, len(seeds), size):
-        yield seeds[first : first + size]
 
 
 def train(plan: Plan, family: str, seeds: Sequence[int], out: Path) -> None:
@@ -168,7 +136,7 @@ def train(plan: Plan, family: str, seeds: Sequence[int], out: Path) -> None:
         make_data = partial(make_shown, make_data, SOURCES if family == "signed" else ())
     path = out / plan.name / f"{family}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    for some in chunks(seeds):
+    for some in (seeds[first : first + SEEDS_AT_ONCE] for first in range(0, len(seeds), SEEDS_AT_ONCE)):
         start = time.process_time()
         if family == "fairret":
             _train_fairret(make_data, settings, some, Schedule(epochs=plan.epochs), path)
@@ -189,16 +157,55 @@ def train(plan: Plan, family: str, seeds: Sequence[int], out: Path) -> None:
             record_cpu(out, data=plan.name, family=family, first_seed=some[0], models=models, seconds=seconds)
 
 
+class FairretModule(StackedModule):
+    """A stack whose penalty is fairret's norm loss on the positive rates of the proxy groups."""
+
+    def training_step(self, batch: Any) -> Tensor:
+        inputs, target, _ = self.unpack(batch)
+        logits = self(inputs)
+        loss = self.task_loss(logits, target)
+        if not self.penalty.enabled:
+            return loss.sum()
+        column = int(self.penalty.columns[0])
+        weights = torch.as_tensor(self.penalty.eta)
+        penalties = [
+            weight * _norm_loss(model, member[0, :, column])
+            for weight_row, models, member in zip(weights, logits, batch["related"], strict=True)
+            for weight, model in zip(weight_row, models, strict=True)
+        ]
+        return loss.sum() + torch.stack(penalties).sum()
+
+
+def _norm_loss(logits: Tensor, proxy: Tensor) -> Tensor:
+    groups = torch.stack([1 - proxy, proxy], -1)
+    loss: Tensor = NormLoss(PositiveRate())(logits.unsqueeze(-1), groups)
+    return loss
+
+
 def _train_fairret(
     make_data: MakeData, settings: Sequence[Setting], seeds: Sequence[int], schedule: Schedule, path: Path
 ) -> None:
-    from benchmarks.prior_knowledge_baselines import train_fairret  # noqa: PLC0415 - an optional dependency
-
+    """Train with fairret's loss and keep the metrics of the last epoch."""
     results = ResultsFile(path)
     known = set() if results.frame.empty else set(results.frame["seed"])
-    if missing := [seed for seed in seeds if seed not in known]:
-        rows = train_fairret(make_data, settings, missing, schedule)
-        results.add([{**row, KEY: f"{row['eta']:g} {row['seed']}"} for row in rows])
+    missing = [seed for seed in seeds if seed not in known]
+    if not missing:
+        return
+    stack = Stack(make_data, settings, missing, schedule)
+    own = stack.module
+    stack.module = FairretModule(own.backbone, own.penalty, own.hparams["num_groups"], schedule.lr)
+    stack.fit(select=False)
+    values = stack.evaluate()
+    results.add(
+        [
+            setting.as_row(stack.data.parts[0])
+            | {"seed": seed, "method_steps": 1}
+            | {name: float(value[s, p]) for name, value in values.items()}
+            | {KEY: f"{setting.eta:g} {seed}"}
+            for p, setting in enumerate(stack.settings)
+            for s, seed in enumerate(stack.seeds)
+        ]
+    )
 
 
 def _evaluate(stack: Stack, folder: Path) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ table is a sentence, the parts of the evaluation that it needs, and a function t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -31,7 +31,8 @@ Outcome: TypeAlias = Literal[
     "reproduced", "not reproduced", "not testable", "too few to say", "holds", "fails"
 ]
 Measured: TypeAlias = tuple[str, Outcome]
-Judge: TypeAlias = Callable[[pd.DataFrame], Measured | None]
+# Of the results and a data set: the number in words and the outcome, or ``None`` without the runs it needs.
+Judge: TypeAlias = Callable[..., Measured | None]
 
 RULE = (
     "Each measured number is a mean with its 95 % interval over seeds. A claim is reproduced if the interval "
@@ -45,30 +46,17 @@ _NOTHING_ELIGIBLE = "no setting is within the budget of accuracy without having 
 
 
 class Claim(NamedTuple):
-    """A sentence that results can support or contradict.
-
-    Args:
-        section: The research question or section that it belongs to.
-        text: The sentence; the paper's words, shortened.
-        parts: Parts of the evaluation that it needs.
-        judge: Returns the measured number in words and the outcome; ``None`` without the runs it needs.
-    """
+    """A sentence about a data set that results can support or contradict."""
 
     section: str
-    text: str
-    parts: frozenset[str]
+    text: str  # the paper's words, shortened
+    parts: frozenset[str]  # of the evaluation, which it needs
+    data: str
     judge: Judge
 
 
 class Finding(NamedTuple):
-    """A claim after it was judged.
-
-    Args:
-        section: The research question or section that it belongs to.
-        claim: The sentence.
-        measured: The number with its interval.
-        outcome: Whether the number supports the claim, beyond noise.
-    """
+    """A claim after it was judged, with the number that supports it or does not."""
 
     section: str
     claim: str
@@ -84,20 +72,20 @@ def judge(results: pd.DataFrame, claims: Sequence[Claim]) -> list[Finding]:
         claims: ``CLAIMS`` or ``CHECKS``.
     """
     available = set(results["part"])
-    judged = [(claim, claim.judge(results)) for claim in claims if claim.parts <= available]
+    judged = [(claim, claim.judge(results, claim.data)) for claim in claims if claim.parts <= available]
     return [Finding(claim.section, claim.text, *measured) for claim, measured in judged if measured]
 
 
-def _reproduced(*, holds: bool) -> Outcome:
-    return "reproduced" if holds else "not reproduced"
+def _reproduced(measured: str, *, holds: bool) -> Measured:
+    return measured, "reproduced" if holds else "not reproduced"
 
 
-def _holds(*, holds: bool) -> Outcome:
-    return "holds" if holds else "fails"
+def _holds(measured: str, *, holds: bool) -> Measured:
+    return measured, "holds" if holds else "fails"
 
 
 def _below_zero(interval: Interval, prefix: str = "change ") -> Measured:
-    return f"{prefix}{interval}", _reproduced(holds=interval.high < 0)
+    return _reproduced(f"{prefix}{interval}", holds=interval.high < 0)
 
 
 def _runs(results: pd.DataFrame, part: str, data: str, method: str) -> pd.DataFrame:
@@ -127,21 +115,16 @@ def _fairer(results: pd.DataFrame, data: str, gap: str) -> Measured:
     return _below_zero(_change(results, data, f"test_{gap}"))
 
 
-def _no_drop(results: pd.DataFrame, data: str) -> Measured:
+def _accuracy_kept(results: pd.DataFrame, data: str, is_small: Callable[[Interval], bool]) -> Measured:
     change = _change(results, data, "test_acc")
-    return f"change {change}", _reproduced(holds=change.high >= 0)
-
-
-def _small_drop(results: pd.DataFrame, data: str) -> Measured:
-    change = _change(results, data, "test_acc")
-    return f"change {change}", _reproduced(holds=change.low > -_MAX_LOSS_IN_PAPER)
+    return _reproduced(f"change {change}", holds=is_small(change))
 
 
 def _arl_trades_gaps(results: pd.DataFrame, data: str) -> Measured | None:
     if _runs(results, data, data, "arl").empty:
         return None
     eo, dp = (_change(results, data, f"test_{gap}", "arl") for gap in ("eo_gap", "dp_gap"))
-    return f"dEO {eo}, dDP {dp}", _reproduced(holds=eo.high < 0 and dp.low > 0)
+    return _reproduced(f"dEO {eo}, dDP {dp}", holds=eo.high < 0 and dp.low > 0)
 
 
 def _steadier(results: pd.DataFrame, data: str, other: str) -> Measured | None:
@@ -152,31 +135,23 @@ def _steadier(results: pd.DataFrame, data: str, other: str) -> Measured | None:
         return None
     ratio = float(fair["test_eo_gap"].var(ddof=1) / runs["test_eo_gap"].var(ddof=1))
     below = stats.f.cdf(ratio, len(fair) - 1, len(runs) - 1) < _LEVEL
-    return f"ratio of variances {ratio:.2f} (F test at 5 %)", _reproduced(holds=below)
+    return _reproduced(f"ratio of variances {ratio:.2f} (F test at 5 %)", holds=below)
 
 
-def _rq1(data: str) -> dict[str, Judge]:
-    small_drop = (
-        f"accuracy on {data} drops by less than {_MAX_LOSS_IN_PAPER:g}, the most that the paper's own tables "
-        f"lose (rule: the interval is above -{_MAX_LOSS_IN_PAPER:g})"
-    )
-    return {
-        f"FairRF is fairer than vanilla on {data} (eo_gap)": partial(_fairer, data=data, gap="eo_gap"),
-        f"FairRF is fairer than vanilla on {data} (dp_gap)": partial(_fairer, data=data, gap="dp_gap"),
-        f"no significant drop of accuracy on {data} (rule: the interval reaches 0)": partial(
-            _no_drop, data=data
-        ),
-        small_drop: partial(_small_drop, data=data),
-        f"ARL improves equal opportunity but worsens demographic parity on {data}": partial(
-            _arl_trades_gaps, data=data
-        ),
-        f"FairRF's dEO deviates less between runs than arl's on {data}": partial(
-            _steadier, data=data, other="arl"
-        ),
-        f"FairRF's dEO deviates less between runs than ksmote's on {data}": partial(
-            _steadier, data=data, other="ksmote"
-        ),
-    }
+_RQ1: dict[str, Judge] = {
+    "FairRF is fairer than vanilla on {data} (eo_gap)": partial(_fairer, gap="eo_gap"),
+    "FairRF is fairer than vanilla on {data} (dp_gap)": partial(_fairer, gap="dp_gap"),
+    "no significant drop of accuracy on {data} (rule: the interval reaches 0)": partial(
+        _accuracy_kept, is_small=lambda change: change.high >= 0
+    ),
+    f"accuracy on {{data}} drops by less than {_MAX_LOSS_IN_PAPER:g}, the most that the paper's own tables "
+    f"lose (rule: the interval is above -{_MAX_LOSS_IN_PAPER:g})": partial(
+        _accuracy_kept, is_small=lambda change: change.low > -_MAX_LOSS_IN_PAPER
+    ),
+    "ARL improves equal opportunity but worsens demographic parity on {data}": _arl_trades_gaps,
+    "FairRF's dEO deviates less between runs than arl's on {data}": partial(_steadier, other="arl"),
+    "FairRF's dEO deviates less between runs than ksmote's on {data}": partial(_steadier, other="ksmote"),
+}
 
 
 # RQ2: inaccurate, missing and fixed knowledge of the related features.
@@ -193,7 +168,7 @@ def _still_fairer(results: pd.DataFrame, data: str, method: str) -> Measured:
 def _learning_pays(results: pd.DataFrame, data: str) -> Measured:
     fair, fixed = (_chosen(results, "ablation", data, method) for method in ("fairrf", "fix_lambda"))
     change, gain = (difference(fair, fixed, measure) for measure in ("test_eo_gap", "test_acc"))
-    return f"dEO {change}, accuracy {gain}", _reproduced(holds=change.high < 0 and gain.low > 0)
+    return _reproduced(f"dEO {change}, accuracy {gain}", holds=change.high < 0 and gain.low > 0)
 
 
 def _better_than_one(results: pd.DataFrame, data: str) -> Measured:
@@ -201,25 +176,22 @@ def _better_than_one(results: pd.DataFrame, data: str) -> Measured:
     return _below_zero(difference(fair, one, "test_eo_gap"))
 
 
-def _rq2(data: str) -> dict[str, Judge]:
-    variants = {"noisy": "one feature wrong", "random": "random features", "constrain_all": "all features"}
-    still: dict[str, Judge] = {
-        f"{words}: still fairer than vanilla on {data} (dEO)": partial(
-            _still_fairer, data=data, method=method
-        )
-        for method, words in variants.items()
-    }
-    return still | {
-        f"learning lambda beats Fix-lambda in dEO and accuracy on {data}": partial(_learning_pays, data=data),
-        f"moderate improvement over Top-1 on {data} (dEO)": partial(_better_than_one, data=data),
-    }
+_RQ2: dict[str, Judge] = {
+    "one feature wrong: still fairer than vanilla on {data} (dEO)": partial(_still_fairer, method="noisy"),
+    "random features: still fairer than vanilla on {data} (dEO)": partial(_still_fairer, method="random"),
+    "all features: still fairer than vanilla on {data} (dEO)": partial(_still_fairer, method="constrain_all"),
+    "learning lambda beats Fix-lambda in dEO and accuracy on {data}": _learning_pays,
+    "moderate improvement over Top-1 on {data} (dEO)": _better_than_one,
+}
 
 
 # RQ3: eta and beta on Adult; slopes are fitted per seed.
 
 
-def _slope(results: pd.DataFrame, measure: str, option: str, *, at_largest_eta: bool = False) -> Measured:
-    grid = results[results["part"] == "sensitivity"]
+def _slope(
+    results: pd.DataFrame, data: str, measure: str, option: str, *, at_largest_eta: bool = False
+) -> Measured:
+    grid = results[(results["part"] == "sensitivity") & (results["data"] == data)]
     if at_largest_eta:
         grid = grid[grid["eta"] == grid["eta"].max()]
     slopes = [np.polyfit(of[option], of[measure], 1)[0] for _, of in grid.groupby("seed")]
@@ -247,17 +219,14 @@ def _backbone_improves(results: pd.DataFrame, data: str, name: str) -> Measured:
     fair = choose(of[of["method"] == "fairrf"], vanilla, BUDGET[data], "with S")
     change, loss = (difference(fair, vanilla, measure) for measure in ("test_eo_gap", "test_acc"))
     good = change.high < 0 and loss.low > -_MAX_BACKBONE_LOSS
-    return f"dEO {change}, accuracy {loss}", _reproduced(holds=good)
+    return _reproduced(f"dEO {change}, accuracy {loss}", holds=good)
 
 
-def _backbones(data: str) -> dict[str, Judge]:
-    rule = f"rule: its interval is below 0, that of accuracy above -{_MAX_BACKBONE_LOSS:g}"
-    return {
-        f"{name} on {data}: dEO improves for little accuracy ({rule})": partial(
-            _backbone_improves, data=data, name=name
-        )
-        for name in ("linear", "svm")
-    }
+_BACKBONES: dict[str, Judge] = {
+    f"{name} on {{data}}: dEO improves for little accuracy (rule: its interval is below 0, that of accuracy "
+    f"above -{_MAX_BACKBONE_LOSS:g})": partial(_backbone_improves, name=name)
+    for name in ("linear", "svm")
+}
 
 
 # Case study: rank correlation of lambda with the features' correlations.
@@ -282,26 +251,23 @@ def _rank(weights: pd.Series, known: pd.Series, sign: int) -> Measured:
     if 2 / math.factorial(len(weights)) > _LEVEL:  # not even a perfect one is beyond chance
         return measured, "too few to say"
     holds = sign * float(rank.statistic) > 0 and float(rank.pvalue) < _LEVEL
-    return f"{measured} (p {float(rank.pvalue):.3f}; rule: below {_LEVEL:g})", _reproduced(holds=holds)
+    return _reproduced(f"{measured} (p {float(rank.pvalue):.3f}; rule: below {_LEVEL:g})", holds=holds)
 
 
-def _case_study(data: str) -> dict[str, Judge]:
-    return {
-        f"lambda is small for features that predict Y ({data})": partial(
-            _lambda_follows, data=data, other="rho_y", sign=-1
-        ),
-        f"lambda is large for features associated with S ({data})": partial(
-            _lambda_follows, data=data, other="rho_s", sign=1
-        ),
-    }
+_CASE_STUDY: dict[str, Judge] = {
+    "lambda is small for features that predict Y ({data})": partial(_lambda_follows, other="rho_y", sign=-1),
+    "lambda is large for features associated with S ({data})": partial(
+        _lambda_follows, other="rho_s", sign=1
+    ),
+}
 
 
 # Beyond the paper: no baseline dominates FairRF on Adult.
 
 
-def _not_dominated(results: pd.DataFrame, method: str) -> Measured | None:
+def _not_dominated(results: pd.DataFrame, data: str, method: str) -> Measured | None:
     """A baseline dominates if it has a setting that no FairRF setting matches, beyond noise."""
-    runs = _runs(results, "adult", "adult", "")
+    runs = _runs(results, data, data, "")
     if runs.empty:
         return None
     settings, points = (
@@ -313,7 +279,7 @@ def _not_dominated(results: pd.DataFrame, method: str) -> Measured | None:
     measured = f"{len(inside)} of {len(points)} settings have accuracy {low:g} to {high:g}"
     if not inside:
         return measured, "not testable"
-    return measured, _holds(holds=all(any(_matches(fair, other) for fair in settings) for other in inside))
+    return _holds(measured, holds=all(any(_matches(fair, other) for fair in settings) for other in inside))
 
 
 def _matches(fair: pd.DataFrame, other: pd.DataFrame) -> bool:
@@ -326,36 +292,34 @@ def _matches(fair: pd.DataFrame, other: pd.DataFrame) -> bool:
 # ARL, with the adversary that is the most accurate on validation.
 
 
-def _arl_against_vanilla(results: pd.DataFrame, measure: str) -> Interval | None:
-    arl, vanilla = (_runs(results, "adult", "adult", method) for method in ("arl", "vanilla"))
+def _arl_change(results: pd.DataFrame, data: str, measure: str) -> Interval | None:
+    arl, vanilla = (_runs(results, data, data, method) for method in ("arl", "vanilla"))
     if arl.empty:
         return None
-    return difference(choose(arl, vanilla, BUDGET["adult"], "without S"), vanilla, measure)
+    return difference(choose(arl, vanilla, BUDGET[data], "without S"), vanilla, measure)
 
 
-def _arl_accuracy(results: pd.DataFrame) -> Measured | None:
-    change = _arl_against_vanilla(results, "test_acc")
-    if change is None:
-        return None
-    return str(change), _holds(holds=change.low > -0.01 and change.high < 0.01)
+def _arl_accuracy(results: pd.DataFrame, data: str) -> Measured | None:
+    change = _arl_change(results, data, "test_acc")
+    return change and _holds(str(change), holds=change.low > -0.01 and change.high < 0.01)
 
 
-def _arl_worst_group(results: pd.DataFrame) -> Measured | None:
-    auc = _arl_against_vanilla(results, "test_worst_group_auc")
+def _arl_worst_group(results: pd.DataFrame, data: str) -> Measured | None:
+    auc = _arl_change(results, data, "test_worst_group_auc")
     if auc is None:
         return None
     shown = f"{1000 * auc.mean:+.2f} [{1000 * auc.low:+.2f}, {1000 * auc.high:+.2f}] thousandths"
-    return shown, _holds(holds=auc.high >= 0)
+    return _holds(shown, holds=auc.high >= 0)
 
 
 # COMPAS: a setting that trains without S, chosen on validation and judged on test.
 
 
-def _chosen_beforehand(results: pd.DataFrame, rule: ChoiceRule) -> Measured | None:
-    runs, vanilla = _compas(results)
+def _chosen_beforehand(results: pd.DataFrame, data: str, rule: ChoiceRule) -> Measured | None:
+    runs, vanilla = (_runs(results, "ablation", data, method) for method in ("", "vanilla"))
     if runs.empty:
         return None
-    settings = affordable_choices(runs, vanilla, BUDGET["compas"], rule)
+    settings = affordable_choices(runs, vanilla, BUDGET[data], rule)
     if not settings:
         return _NOTHING_ELIGIBLE, "fails"
     # With S: the sum of both gaps. Without S: accuracy, all being within the budget. The cost of a penalty
@@ -365,23 +329,17 @@ def _chosen_beforehand(results: pd.DataFrame, rule: ChoiceRule) -> Measured | No
     return _compas_target(best, settings[best], vanilla)
 
 
-def _best_on_test(results: pd.DataFrame) -> Measured | None:
-    runs, vanilla = _compas(results)
+def _best_on_test(results: pd.DataFrame, data: str) -> Measured | None:
+    runs, vanilla = (_runs(results, "ablation", data, method) for method in ("", "vanilla"))
     if runs.empty:
         return None
-    lowest = vanilla["test_acc"].mean() - BUDGET["compas"]
+    lowest = vanilla["test_acc"].mean() - BUDGET[data]
     settings = runs[runs["method"] != "vanilla"].groupby(SETTING_COLUMNS, dropna=False)
-    inside = [of for _, of in settings if of["test_acc"].mean() >= lowest]
-    inside = [of for of in inside if is_eligible(of, vanilla)]
+    inside = [of for _, of in settings if of["test_acc"].mean() >= lowest and is_eligible(of, vanilla)]
     if not inside:
         return _NOTHING_ELIGIBLE, "fails"
     best = min(inside, key=lambda of: float(of["test_eo_gap"].mean()))
     return _compas_target(f"{best['method'].iloc[0]}, eta {best['eta'].iloc[0]:g}", best, vanilla)
-
-
-def _compas(results: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    runs = _runs(results, "ablation", "compas", "")
-    return runs, runs[runs["method"] == "vanilla"]
 
 
 def _compas_target(name: str, runs: pd.DataFrame, vanilla: pd.DataFrame) -> Measured:
@@ -389,48 +347,45 @@ def _compas_target(name: str, runs: pd.DataFrame, vanilla: pd.DataFrame) -> Meas
     loss = 100 * (runs["test_acc"].mean() - vanilla["test_acc"].mean())
     interval = difference(runs, vanilla, "test_eo_gap")
     measured = f"{name}: dEO {change:+.0f} % ({interval}), accuracy {loss:+.1f} points"
-    return measured, _holds(holds=bool(change <= -25 and loss >= -2.5))
+    return _holds(measured, holds=bool(change <= -25 and loss >= -2.5))
 
 
-def _claims(section: str, parts: set[str], judges: dict[str, Judge]) -> list[Claim]:
-    return [Claim(section, text, frozenset(parts), judged) for text, judged in judges.items()]
+_TEXT = "an S-free setting lowers dEO by 25 % for at most 2.5 points of accuracy"
+_COMPAS: dict[str, Judge] = {
+    f"{_TEXT} (chosen without S on validation)": partial(_chosen_beforehand, rule="without S"),
+    f"{_TEXT} (chosen with S on validation)": partial(_chosen_beforehand, rule="with S"),
+    "there is an S-free setting that does so (read off the test split, not chosen beforehand)": _best_on_test,
+}
+_FRONT: dict[str, Judge] = {
+    f"{method} does not dominate FairRF": partial(_not_dominated, method=method)
+    for method in ("arl", "ksmote", "remove_r", "vanilla")
+}
+_ARL: dict[str, Judge] = {
+    "accuracy within 0.01 of vanilla": _arl_accuracy,
+    "worst-group AUC not lower than vanilla's, within the interval": _arl_worst_group,
+}
+
+
+def _claims(
+    section: str, parts: Iterable[str], names: Iterable[str], judges: dict[str, Judge]
+) -> list[Claim]:
+    """Return the claims of a section about each of some data sets."""
+    return [
+        Claim(section, text.format(data=data), frozenset(parts), data, judged)
+        for data in names
+        for text, judged in judges.items()
+    ]
 
 
 CLAIMS: tuple[Claim, ...] = (
-    *(c for data in BUDGET for c in _claims("RQ1", set(BUDGET), _rq1(data))),
-    *(c for data in ("adult", "compas") for c in _claims("RQ2", {"ablation"}, _rq2(data))),
-    *_claims("RQ3", {"sensitivity"}, _RQ3),
-    *(c for data in ("adult", "compas") for c in _claims("Backbones", {"backbones"}, _backbones(data))),
-    *(c for data in CASE_STUDY for c in _claims("Case study", {"case-study"}, _case_study(data))),
+    *_claims("RQ1", BUDGET, BUDGET, _RQ1),
+    *_claims("RQ2", ["ablation"], CASE_STUDY, _RQ2),
+    *_claims("RQ3", ["sensitivity"], ["adult"], _RQ3),
+    *_claims("Backbones", ["backbones"], CASE_STUDY, _BACKBONES),
+    *_claims("Case study", ["case-study"], CASE_STUDY, _CASE_STUDY),
 )
-
-_COMPAS_TEXT = "an S-free setting lowers dEO by 25 % for at most 2.5 points of accuracy"
 CHECKS: tuple[Claim, ...] = (
-    *_claims(
-        "Adult front",
-        {"adult"},
-        {
-            f"{method} does not dominate FairRF": partial(_not_dominated, method=method)
-            for method in ("arl", "ksmote", "remove_r", "vanilla")
-        },
-    ),
-    *_claims(
-        "ARL",
-        {"adult"},
-        {
-            "accuracy within 0.01 of vanilla": _arl_accuracy,
-            "worst-group AUC not lower than vanilla's, within the interval": _arl_worst_group,
-        },
-    ),
-    *_claims(
-        "COMPAS",
-        {"ablation"},
-        {
-            f"{_COMPAS_TEXT} (chosen without S on validation)": partial(_chosen_beforehand, rule="without S"),
-            f"{_COMPAS_TEXT} (chosen with S on validation)": partial(_chosen_beforehand, rule="with S"),
-            "there is an S-free setting that does so (read off the test split, not chosen beforehand)": (
-                _best_on_test
-            ),
-        },
-    ),
+    *_claims("Adult front", ["adult"], ["adult"], _FRONT),
+    *_claims("ARL", ["adult"], ["adult"], _ARL),
+    *_claims("COMPAS", ["ablation"], ["compas"], _COMPAS),
 )

@@ -35,20 +35,12 @@ WIDER = ("score_text", "decile_score", "sex", "priors_count", "age", "age_cat")
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings to train on a data set with every seed.
+    """Settings to train on a data set with every seed."""
 
-    Args:
-        part: The part of the evaluation, as ``reproduce --only`` names it.
-        data: The data set.
-        settings: The settings.
-        include_sensitive: Whether S is an input of the models, as in the authors' code.
-        ksmote: Whether the training rows are clustered and balanced (KSMOTE).
-    """
-
-    part: str
+    part: str  # as ``reproduce --only`` names it
     data: str
     settings: tuple[Setting, ...]
-    include_sensitive: bool = False
+    include_sensitive: bool = False  # as an input of the models, as in the authors' code
     ksmote: bool = False
 
     def make_data(self) -> MakeData:

@@ -1,4 +1,4 @@
-"""``reproduction.md`` and its figures, written from the results alone."""
+"""``reproduction.md``, its figures, and the facts of its HTML page, made from the results alone."""
 
 from __future__ import annotations
 
@@ -9,10 +9,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fairrf_lightning.experiments.choose import ChoiceRule, affordable_choices, choose, rejections
+from fairrf_lightning.experiments.choose import (
+    ChoiceRule,
+    affordable_choices,
+    choose,
+    rejection_lines,
+    rejections,
+)
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 from fairrf_lightning.files import replacing, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
+from fairrf_lightning.report.facts import Absent, Facts, Front, MeasuredGap, Point
+from fairrf_lightning.report.sources import (
+    SEEDS_NOTE,
+    mean_point,
+    results_configuration,
+    results_versions,
+    seed_gaps,
+)
+from fairrf_lightning.report.text import LINEAR_ONLY, comparison_verdict, now
 from paper.claims import CHECKS, CLAIMS, RULE, Finding, judge
 from paper.numbers import BUDGET, CASE_STUDY, TABLES, Cell
 
@@ -158,11 +173,12 @@ def _backbones(runs: pd.DataFrame, data: str) -> Iterator[str]:
         return
     yield f"## Backbones: {data.upper()}\n\n{HEADER}"
     for name in ("linear", "svm", "mlp"):
-        vanilla = runs[(runs["backbone"] == name) & (runs["method"] == "vanilla")]
-        fair = runs[(runs["backbone"] == name) & (runs["method"] == "fairrf")]
-        table = TABLES[f"backbones-{data}"]
-        yield _row(f"{name} vanilla", vanilla, table[f"{name} vanilla"])
-        yield _row(f"{name} fairrf", choose(fair, vanilla, BUDGET[data], "with S"), table[f"{name} fairrf"])
+        of = runs[runs["backbone"] == name]
+        vanilla, fair = (of[of["method"] == method] for method in ("vanilla", "fairrf"))
+        chosen = {"vanilla": vanilla, "fairrf": choose(fair, vanilla, BUDGET[data], "with S")}
+        for method, models in chosen.items():
+            label = f"{name} {method}"
+            yield _row(label, models, TABLES[f"backbones-{data}"].get(label, TABLES[data][method]))
     yield ""
 
 
@@ -279,3 +295,54 @@ def _save(figure: Figure, path: Path) -> None:
     for ending in ("svg", "png"):
         with replacing(path.with_suffix(f".{ending}")) as unfinished:
             figure.savefig(unfinished, dpi=150, format=ending)
+
+
+def reproduction_facts(results: pd.DataFrame) -> Facts | None:
+    """Return the facts of the reproduction; ``None`` if no data set was part of it."""
+    gaps: list[MeasuredGap] = []
+    fronts, rejected = [], []
+    budgets = ", ".join(f"{name} {100 * loss:g} points" for name, loss in BUDGET.items())
+    rule = f"Chosen without S: the largest eta within a budget of validation accuracy ({budgets})."
+    outside = results[~results["include_sensitive"].astype(bool) & (results["method"] != "single vanilla")]
+    for data in BUDGET:
+        runs = outside[outside["part"] == data]
+        vanilla, fairrf = (runs[runs["method"] == method] for method in ("vanilla", "fairrf"))
+        if vanilla.empty or fairrf.empty:
+            continue
+        chosen = choose(fairrf, vanilla, BUDGET[data], "without S")
+        rejected += [f"{data}, {reason}" for reason in rejections(fairrf, vanilla, BUDGET[data])]
+        gaps += seed_gaps(chosen, vanilla, data)
+        fronts.append(Front(data, list(_points(runs, chosen)), rule))
+    if not gaps:
+        return None
+    several = "These are results of many models; the report of a single run has this."
+    absent = dict.fromkeys(("groups", "training", "certificate"), Absent(several))
+    return Facts(
+        title="Reproduction of the paper",
+        subject="FairRF, eta chosen without S",
+        split=f"test split, mean of {results['seed'].nunique()} seeds",
+        made=now(),
+        verdict=comparison_verdict(gaps, "vanilla", None, None),
+        other="vanilla",
+        gaps=gaps,
+        fronts=fronts,
+        configuration=results_configuration(results),
+        versions=results_versions(results),
+        absent=absent | {"data": Absent("Three data sets: docs/data.md describes them.")},
+        limits=[
+            *rejection_lines(rejected),
+            SEEDS_NOTE,
+            "S is not an input of any model here; reproduction.md has the other results.",
+            LINEAR_ONLY,
+        ],
+    )
+
+
+def _points(runs: pd.DataFrame, chosen: pd.DataFrame) -> Iterator[Point]:
+    measures = [name for name in runs.columns if name.startswith("test_")]
+    for _, of in runs.groupby(SETTING_COLUMNS, dropna=False, sort=False):
+        first, values = of.iloc[0], of[measures]
+        row = pd.concat([values.mean(), values.std(ddof=1).add_suffix("_std")])
+        method, eta = str(first["method"]), first["eta"]
+        mark = "chosen" if set(of["key"]) == set(chosen["key"]) else ""
+        yield mean_point(row, series=method, label=f"{method}, eta {eta:g}" if eta else method, mark=mark)

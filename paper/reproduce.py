@@ -20,10 +20,9 @@ from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
 from fairrf_lightning.experiments.setting import Schedule
 from fairrf_lightning.report import write_report_if_installed
-from paper.facts import reproduction_facts
 from paper.numbers import CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans
-from paper.report import draw_figures, write_page
+from paper.report import draw_figures, reproduction_facts, write_page
 
 
 def reproduce(
@@ -71,16 +70,7 @@ def train(
     workers: int | None = 1,
     backend: str = "loky",
 ) -> pd.DataFrame:
-    """Return one row per model of the named parts; models found in ``results.csv`` are not trained again.
-
-    Args:
-        parts: Some of :data:`~paper.plans.PARTS`.
-        folder: Folder of ``results.csv``.
-        seeds: Seeds of each setting.
-        schedule: Length and learning rate of training.
-        workers: Number of processes; ``None`` for one per core if there is enough work.
-        backend: Backend of joblib.
-    """
+    """Return one row per model of the named parts; models in ``results.csv`` are not trained again."""
     todo = plans(parts)
     jobs = [_job(plan, seeds, schedule) for plan in todo]
     models = sum(len(job.settings) * len(seeds) for job in jobs)

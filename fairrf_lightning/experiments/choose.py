@@ -59,15 +59,10 @@ def summarise(results: pd.DataFrame) -> pd.DataFrame:
 
 
 class Eligible(NamedTuple):
-    """The settings that may be chosen.
-
-    Args:
-        settings: Those within the accuracy budget that are not rejected.
-        rejected: Why others within the budget were rejected, by their index.
-    """
+    """The settings within the accuracy budget that may be chosen, and why others were rejected."""
 
     settings: pd.DataFrame
-    rejected: dict[Any, str]
+    rejected: dict[Any, str]  # by their index
 
 
 def reference(summary: pd.DataFrame) -> pd.Series | None:
@@ -84,13 +79,10 @@ def reference(summary: pd.DataFrame) -> pd.Series | None:
 
 
 def eligible(summary: pd.DataFrame, vanilla: pd.Series | None, max_accuracy_loss: float) -> Eligible:
-    """Return the settings that may be chosen.
+    """Return the settings of a summary that may be chosen.
 
-    Args:
-        summary: One row per setting, from :func:`summarise` or with the same columns.
-        vanilla: The row of the vanilla setting, which is always eligible itself. Without it there is no
-            budget, and a collapse is recognised by constant models only.
-        max_accuracy_loss: Maximum loss of mean validation accuracy against the vanilla setting.
+    The vanilla setting is always eligible itself. Without it there is no budget, and a collapse is recognised
+    by constant models only.
     """
     lowest = -math.inf if vanilla is None else vanilla[ACCURACY] - max_accuracy_loss
     affordable = summary[summary[ACCURACY] >= lowest]
@@ -136,7 +128,7 @@ def preferred(settings: pd.DataFrame, rule: ChoiceRule) -> pd.Series | None:
 
 
 def most_accurate(settings: pd.DataFrame) -> pd.Series:
-    """Return the row with the highest validation accuracy."""
+    """Return the row with the highest validation accuracy, the first one if there are several."""
     return settings.sort_values(ACCURACY, ascending=False, kind="stable").iloc[0]
 
 
@@ -183,19 +175,18 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
     vanilla = reference(summary)
     within = eligible(summary, vanilla, max_accuracy_loss)
     if strength_option(summary) == "adversary_lr":
-        adversaries: Any = summary[summary["adversary_lr"] > 0]
+        adversaries = summary[summary["adversary_lr"] > 0]
         sound = eligible(adversaries, vanilla, math.inf)
-        without_s, rejected = preferred(sound.settings, "without S"), sound.rejected
-        if without_s is None:
-            without_s = most_accurate(adversaries) if vanilla is None else vanilla
+        fallback = most_accurate(adversaries) if vanilla is None else vanilla
     elif vanilla is None:
         raise InputError("the accuracy budget is relative to eta 0: add 0 to the etas.")
     else:
-        penalised: Any = within.settings[within.settings["adversary_lr"] == 0]
-        without_s, rejected = preferred(penalised, "without S"), within.rejected
-    if without_s is None:  # the vanilla setting is always eligible
-        raise AssertionError
-    return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, _named(summary, rejected))
+        without = within.settings[within.settings["adversary_lr"] == 0]
+        sound, fallback = within._replace(settings=without), vanilla
+    best = preferred(sound.settings, "without S")
+    without_s = fallback if best is None else best
+    rejected = _named(summary, sound.rejected)
+    return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, rejected)
 
 
 def strength_option(summary: pd.DataFrame) -> str:
@@ -222,13 +213,7 @@ def _named(summary: pd.DataFrame, rejected: dict[Any, str]) -> list[str]:
 def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule) -> pd.DataFrame:
     """Return the runs of the setting that the rule of :func:`preferred` chooses among the eligible ones.
 
-    If no setting is eligible, it is the most accurate one.
-
-    Args:
-        runs: Runs of one method with several settings, one row per model.
-        vanilla: Runs of the vanilla model with the same seeds.
-        budget: Maximum loss of validation accuracy.
-        rule: ``"without S"`` or ``"with S"``.
+    If no setting is eligible, it is the most accurate one. The vanilla runs have the same seeds.
     """
     summary = summarise(runs)
     best = preferred(_eligible_against(summary, vanilla, budget).settings, rule)
@@ -245,7 +230,7 @@ def affordable_choices(
     return {
         str(name): choose(of, vanilla, budget, rule)
         for name, of in methods
-        if not _eligible_against(summarise(of), vanilla, budget).settings.empty
+        if is_eligible(of, vanilla, budget)
     }
 
 
@@ -259,9 +244,9 @@ def rejections(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> list
     ]
 
 
-def is_eligible(runs: pd.DataFrame, vanilla: pd.DataFrame) -> bool:
-    """Return whether the runs of one setting are eligible whatever their accuracy."""
-    return not _eligible_against(summarise(runs), vanilla, math.inf).settings.empty
+def is_eligible(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float = math.inf) -> bool:
+    """Return whether a setting among the runs is eligible, by default whatever its accuracy."""
+    return not _eligible_against(summarise(runs), vanilla, budget).settings.empty
 
 
 def _eligible_against(summary: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> Eligible:

@@ -15,8 +15,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -56,22 +57,13 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True)
 class Job:
-    """Settings to train with seeds on data.
-
-    Args:
-        make_data: A data module class or a partial of one; called with ``seed=...``.
-        settings: The settings; those with the same :class:`StackConfig` train as one stack.
-        seeds: Each seed determines a split, an order of batches and an initialisation.
-        schedule: Length and learning rate of training.
-        weight: Work of one epoch of one model, relative to other jobs; for example its steps.
-        evaluate: Returns the metrics of a trained stack, ``(S, P)`` by name.
-    """
+    """Settings to train with seeds on data; :func:`run_settings` has the same arguments."""
 
     make_data: MakeData
     settings: Sequence[Setting]
     seeds: Sequence[int]
     schedule: Schedule = field(default_factory=Schedule)
-    weight: int = 1
+    weight: int = 1  # work of an epoch of one model, relative to other jobs; for example its steps
     evaluate: Evaluate = Stack.evaluate
 
     def __post_init__(self) -> None:
@@ -278,34 +270,23 @@ def _train_here(jobs: Sequence[Job], advance: Advance) -> Generator[tuple[int, d
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """Trains jobs in another process, quiet as this one.
+def _train_in_worker(
+    number: int, job: Job, file: Path, *, backend: str, log_level: int, filters: Sequence[Any]
+) -> tuple[int, dict[Model, Row]]:
+    """Train a job in another process, as quiet as its parent; ``file`` grows by a byte per epoch."""
+    logging.getLogger(_LOGGER).setLevel(log_level)
+    warnings.resetwarnings()
+    warnings.filters.extend(filters)  # type: ignore[attr-defined]
+    torch.set_num_threads(1)
+    parent = os.getppid()
 
-    Args:
-        folder: Folder with one file per job, which grows by a byte per epoch; not seen on other machines.
-        backend: joblib's backend.
-    """
+    def advance(_: int) -> None:
+        if backend == "loky" and os.getppid() != parent:  # it was killed, and this one would train on
+            os._exit(1)
+        with suppress(OSError), file.open("a") as opened:  # not seen on other machines
+            opened.write(".")
 
-    folder: Path
-    backend: str
-    log_level: int = field(default_factory=lambda: logging.getLogger(_LOGGER).level)
-    warning_filters: tuple[Any, ...] = field(default_factory=lambda: tuple(warnings.filters))
-
-    def train(self, number: int, job: Job) -> tuple[int, dict[Model, Row]]:
-        logging.getLogger(_LOGGER).setLevel(self.log_level)
-        warnings.resetwarnings()
-        warnings.filters.extend(self.warning_filters)  # type: ignore[attr-defined]
-        torch.set_num_threads(1)
-        parent = os.getppid()
-
-        def advance(_: int) -> None:
-            if self.backend == "loky" and os.getppid() != parent:  # it was killed, and they would train on
-                os._exit(1)
-            with suppress(OSError), (self.folder / str(number)).open("a") as file:
-                file.write(".")
-
-        return number, job.train(advance)
+    return number, job.train(advance)
 
 
 class _Progress:
@@ -344,16 +325,20 @@ def _train_in_parallel(
     jobs: Sequence[Job], workers: int | None, backend: str, advance: Advance
 ) -> Generator[tuple[int, dict[Model, Row]]]:
     """Yield the number and the metrics of each job as it is finished; closed early, it ends the workers."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory(ignore_cleanup_errors=True)))
-        stack.enter_context(_cluster(backend))
-        progress = stack.enter_context(_Progress(folder, jobs, advance))
-        stack.enter_context(_errors_explained())
+    with (
+        TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+        _cluster(backend),
+        _Progress(Path(folder), jobs, advance) as progress,
+        _errors_explained(),
+    ):
         with joblib.parallel_config(backend, n_jobs=workers or -1, **_BACKENDS[backend]):
             parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, pre_dispatch="all")
         with _ignoring_ctrl_c():  # the workers inherit it: this process alone decides
-            train = joblib.delayed(_Worker(folder, backend).train)
-            outcomes = parallel(train(*pair) for pair in enumerate(jobs))
+            level, filters = logging.getLogger(_LOGGER).level, tuple(warnings.filters)
+            train = partial(_train_in_worker, backend=backend, log_level=level, filters=filters)
+            outcomes = parallel(
+                joblib.delayed(train)(n, job, Path(folder, str(n))) for n, job in enumerate(jobs)
+            )
         with closing(outcomes):
             for number, metrics in outcomes:
                 progress.show(number, jobs[number].schedule.epochs)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from socket import gethostname
@@ -22,6 +23,8 @@ import pandas as pd
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from fairrf_lightning.backbones import BACKBONES
+from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError, InputError, check_at_least
 from fairrf_lightning.experiments.choose import (
@@ -37,18 +40,16 @@ from fairrf_lightning.experiments.choose import (
     preferred,
     reference,
 )
-from fairrf_lightning.experiments.objective import Objective
 from fairrf_lightning.experiments.results import data_identity
 from fairrf_lightning.experiments.run import run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
-from fairrf_lightning.experiments.space import PARAMETERS, Space, read_space
+from fairrf_lightning.experiments.space import PARAMETERS, Objective, Space, read_space
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
 from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.decisions import is_constant
 
 _VANILLA = "vanilla_"  # prefix of the measures of a trial's structure with eta 0
 _PAUSE = 0.5  # seconds between looks at the database while other processes finish
-_CLASSES = {"mlp": "MLP", "linear": "Linear", "svm": "LinearSVM"}
 Measures: TypeAlias = dict[str, list[float]]  # by name, one per seed
 Trained: TypeAlias = Iterator[tuple[Trial, Measures, str]]  # the text is the reason if there are no measures
 _Advance: TypeAlias = Callable[[float], None]  # called with trial-epochs
@@ -57,27 +58,16 @@ AfterBatch: TypeAlias = Callable[[pd.DataFrame], None]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The trials of a sweep and the setting that was chosen among them.
+    """The trials of a sweep and the row, setting and schedule that were chosen among them."""
 
-    Args:
-        trials: One row per trial, then one per vanilla model, as :func:`trials_frame` returns them.
-        chosen: The chosen row.
-        setting: Its setting.
-        schedule: Its schedule.
-        rejected: Trials within the budget of accuracy that were rejected as collapsed, with the reason.
-        objective: The second objective.
-        identity: Everything that can change a result of the study.
-        seed: Seed of the first model of each trial.
-    """
-
-    trials: pd.DataFrame
+    trials: pd.DataFrame  # of :func:`trials_frame`
     chosen: pd.Series
     setting: Setting
     schedule: Schedule
-    rejected: list[str]
+    rejected: list[str]  # trials within the accuracy budget that are not eligible, with the reason
     objective: Objective
-    identity: Mapping[str, Any]
-    seed: int
+    identity: Mapping[str, Any]  # everything that can change a result of the study
+    seed: int  # of the first model of each trial
 
     @property
     def front(self) -> pd.DataFrame:
@@ -98,19 +88,14 @@ class SweepResult:
     def fit_options(self) -> dict[str, Any]:
         """Return the options of ``fit``, except the data, that train the model that was measured."""
         setting, schedule = self.setting, self.schedule
-        backbone: dict[str, Any] = {"class_path": f"fairrf_lightning.backbones.{_CLASSES[setting.backbone]}"}
+        backbone: dict[str, Any] = {"class_path": class_path(BACKBONES[setting.backbone])}
         if setting.backbone == "mlp":
             backbone["init_args"] = {"hidden": list(setting.hidden), "dropout": setting.dropout}
         update: dict[str, Any] = {"beta": setting.beta, "every_n_steps": None}
         if setting.every_n_steps is not None:
             update |= {"every_n_steps": setting.every_n_steps, "rule": setting.rule}
-        model = {
-            "backbone": backbone,
-            "eta": setting.eta,
-            "statistic": setting.statistic,
-            "given": setting.given,
-            "lr": schedule.lr,
-        }
+        penalty = {name: getattr(setting, name) for name in ("eta", "statistic", "given")}
+        model = {"backbone": backbone, **penalty, "lr": schedule.lr}
         return {
             "seed_everything": self.seed,
             "trainer": {"max_epochs": schedule.epochs},
@@ -233,7 +218,7 @@ class _Search:
             with ExitStack() as heartbeats:
                 asked = queue.ask(self.batch, heartbeats)
                 self._run_batch(study, queue, asked, progress.move)
-            known = study.get_trials(deepcopy=False)
+            known = queue.known()
             if not asked:
                 time.sleep(_PAUSE)  # other processes work on the rest
             elif any(trial.state == TrialState.COMPLETE for trial in known):
@@ -269,26 +254,22 @@ class _Search:
             schedule = self.space.schedule(trial.params, self.epochs)
             stacks[self.space.setting(trial.params).stack_config, schedule].append(trial)
         for (_, schedule), together in stacks.items():
-            yield from self._train_stack(together, schedule, advance)
-
-    def _train_stack(self, trials: Sequence[Trial], schedule: Schedule, advance: _Advance) -> Trained:
-        try:
-            measures = self._measures(trials, schedule, advance)
-        except DivergedError as error:
-            if len(trials) == 1:
-                yield trials[0], {}, str(error)
-                return
-            for trial in trials:  # one model ends the stack, but only its own trial fails
-                yield from self._train_stack([trial], schedule, advance)
-            return
-        for trial in trials:
-            setting = self.space.setting(trial.params)
-            vanilla = measures[_vanilla(setting)]
-            values = measures[setting] | {_VANILLA + name: value for name, value in vanilla.items()}
-            # Balanced accuracy is undefined where a class has no validation rows.
-            needed = (ACCURACY, self.objective.name, _VANILLA + ACCURACY, _VANILLA + self.objective.name)
-            finite = all(math.isfinite(value) for name in needed for value in values[name])
-            yield trial, values, "" if finite else "its measures are not finite"
+            try:
+                measures = self._measures(together, schedule, advance)
+            except DivergedError as error:
+                if len(together) == 1:
+                    yield together[0], {}, str(error)
+                else:  # one model ends the stack, but only its own trial fails
+                    yield from chain.from_iterable(self._train([trial], advance) for trial in together)
+                continue
+            for trial in together:
+                setting = self.space.setting(trial.params)
+                vanilla = measures[_vanilla(setting)]
+                values = measures[setting] | {_VANILLA + name: value for name, value in vanilla.items()}
+                # Balanced accuracy is undefined where a class has no validation rows.
+                needed = (ACCURACY, self.objective.name, _VANILLA + ACCURACY, _VANILLA + self.objective.name)
+                finite = all(math.isfinite(value) for name in needed for value in values[name])
+                yield trial, values, "" if finite else "its measures are not finite"
 
     def _measures(
         self, trials: Sequence[Trial], schedule: Schedule, advance: _Advance

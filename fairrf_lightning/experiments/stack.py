@@ -12,7 +12,7 @@ from lightning import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 
-from fairrf_lightning.backbones import MLP, Linear, LinearSVM
+from fairrf_lightning.backbones import BACKBONES, MLP
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
@@ -70,15 +70,12 @@ class StackedData(LightningDataModule):
             )
 
     def train_dataloader(self) -> StackedBatches:
-        """Return the training batches of all seeds, each in its own order."""
         return StackedBatches([_in_memory(part.train_dataloader()) for part in self.parts])
 
     def val_dataloader(self) -> StackedBatches:
-        """Return the validation rows of all seeds."""
         return StackedBatches([_in_large_batches(part.val_dataloader()) for part in self.parts])
 
     def test_dataloader(self) -> StackedBatches:
-        """Return the test rows of all seeds."""
         return StackedBatches([_in_large_batches(part.test_dataloader()) for part in self.parts])
 
 
@@ -110,7 +107,7 @@ class KeepBestWeights(Callback):
     best_epoch: Tensor
 
     def __init__(self) -> None:
-        self._best: Tensor | None = None
+        self._best: Tensor | None = None  # objectives
         self._kept: dict[str, Tensor] = {}
         self._pretraining = False
 
@@ -137,9 +134,8 @@ class KeepBestWeights(Callback):
         self._best = objective.where(better, self._best)
         self.best_epoch = self.best_epoch.where(~better, epoch)
         for name, weight in current.items():
-            kept = self._kept[name]
             which = better.view(*better.shape, *[1] * (weight.ndim - better.ndim))
-            self._kept[name] = weight.where(which, kept)
+            self._kept[name] = weight.where(which, self._kept[name])
 
     @torch.no_grad()
     def restore(self, module: StackedModule) -> None:
@@ -175,7 +171,9 @@ class Stack:
         self.seeds = list(seeds)
         self.schedule = schedule or Schedule()
         self.best = KeepBestWeights()
-        parts = _read(make_data, self.config, self.seeds)
+        options = {"expose_sensitive": True} if self.config.expose_sensitive else {}
+        parts = [make_data(seed=seed, **options) for seed in self.seeds]
+        parts[0].prepare_data()
         self.data = StackedData(parts)
         self.module = self._build_module(parts[0])
 
@@ -245,17 +243,10 @@ class Stack:
         return columns
 
 
-def _read(make_data: MakeData, config: StackConfig, seeds: Sequence[int]) -> list[TabularDataModule]:
-    options = {"expose_sensitive": True} if config.expose_sensitive else {}
-    parts = [make_data(seed=seed, **options) for seed in seeds]
-    parts[0].prepare_data()
-    return parts
-
-
 def _backbone_maker(config: StackConfig) -> Callable[[int], nn.Module]:
     if config.backbone == "mlp":
         return partial(MLP, hidden=config.hidden, dropout=config.dropout)
-    return Linear if config.backbone == "linear" else LinearSVM
+    return BACKBONES[config.backbone]
 
 
 def _quiet_trainer(**options: Any) -> Trainer:

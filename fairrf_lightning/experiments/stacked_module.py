@@ -40,22 +40,15 @@ class StackedBackbone(nn.Module):
         super().__init__()
         self.register_buffer("columns", columns, persistent=False)
         self._sees_all = bool(columns.all())
-        models = []
-        self._generators = []
-        for seed in seeds:
-            row, generator = _build_as_single_runs_do(make, seed, columns)
-            models.append(row)
-            self._generators.append(generator)
-        example = models[0][0]
+        built = [_build_as_single_runs_do(make, seed, columns) for seed in seeds]
+        self._generators = [generator for _, generator in built]
+        example = built[0][0][0]
         self._l2: float | None = example.l2 if isinstance(example, LinearSVM) else None
         self._dropout = max((m.p for m in example.modules() if isinstance(m, nn.Dropout)), default=0.0)
-        layers = [[_linear_layers(model) for model in row] for row in models]
-        self.weights = nn.ParameterList(
-            _stack(layers, depth, "weight", columns) for depth in range(len(layers[0][0]))
-        )
-        self.biases = nn.ParameterList(
-            _stack(layers, depth, "bias", columns) for depth in range(len(layers[0][0]))
-        )
+        parameters = [each for models, _ in built for each in map(_parameters, models, columns)]
+        shape = (len(seeds), len(columns))
+        stacked = [torch.stack(same).view(*shape, *same[0].shape) for same in zip(*parameters, strict=True)]
+        self.weights, self.biases = nn.ParameterList(stacked[::2]), nn.ParameterList(stacked[1::2])
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map the rows of each seed ``(S, N, D)`` to logits ``(S, P, N)``."""
@@ -119,23 +112,14 @@ def _build_as_single_runs_do(
     return models, generator
 
 
-def _linear_layers(model: nn.Module) -> list[nn.Linear]:
-    return [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-
-
-def _stack(layers: list[list[list[nn.Linear]]], depth: int, name: str, columns: Tensor) -> nn.Parameter:
-    rows = [[getattr(model[depth], name).detach() for model in row] for row in layers]
-    if name == "bias":
-        rows = [[bias.unsqueeze(-1) for bias in row] for row in rows]
-    elif depth == 0:
-        rows = [[_spread(weight, sees) for weight, sees in zip(row, columns, strict=True)] for row in rows]
-    return nn.Parameter(torch.stack([torch.stack(row) for row in rows]))
-
-
-def _spread(weight: Tensor, sees: Tensor) -> Tensor:
-    spread = weight.new_zeros(len(weight), len(sees))
-    spread[:, sees] = weight
-    return spread
+@torch.no_grad()
+def _parameters(model: nn.Module, sees: Tensor) -> list[Tensor]:
+    """Return weight ``(H, D)`` and bias ``(H, 1)`` of each layer; columns not seen have a weight of 0."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    first = layers[0].weight.new_zeros(layers[0].out_features, len(sees))
+    first[:, sees] = layers[0].weight
+    weights = [first, *(layer.weight for layer in layers[1:])]
+    return [tensor for w, layer in zip(weights, layers, strict=True) for tensor in (w, layer.bias[:, None])]
 
 
 class StackedMetrics(EvaluationMetrics):
@@ -188,7 +172,6 @@ class StackedMetrics(EvaluationMetrics):
         return {"worst_group_auc": torch.stack(worst)}
 
     def reset(self) -> None:
-        """Forget all batches."""
         super().reset()
         self._rows = []
 
@@ -209,13 +192,8 @@ class StackedModule(FairRFModule):
 
     Adam works element by element, so each model takes exactly the steps that it would take alone. Batches
     have ``inputs`` ``(S, N, D)``, ``target`` and ``groups`` ``(S, 1, N)`` and ``related`` ``(S, 1, N, C)``.
-    ``results`` holds the metrics of the last validation or test epoch, ``(S, P)`` by name.
-
-    Args:
-        backbone: The stacked networks.
-        penalty: A penalty with eta of shape ``(S, P)``.
-        num_groups: Number of groups of the sensitive attribute.
-        lr: Learning rate of Adam.
+    Eta of the penalty has shape ``(S, P)``, and so have the ``results``: the metrics of the last validation
+    or test epoch by name.
     """
 
     backbone: StackedBackbone
@@ -248,13 +226,8 @@ class StackedModule(FairRFModule):
 class StackedARLModule(StackedModule):
     """``S x P`` models of :class:`~fairrf_lightning.methods.ARLModule`, each with an adversary of its own.
 
-    Args:
-        backbone: The stacked networks.
-        penalty: A penalty with an eta of 0, ``(S, P)``: it is measured, but not part of the loss.
-        num_groups: Number of groups of the sensitive attribute.
-        lr: Learning rate of Adam.
-        adversary_lr: Learning rate of each adversary, ``(S, P)``.
-        pretrain_steps: Number of steps in which the learners train alone.
+    The penalty is measured, but not part of the loss. ``adversary_lr`` has shape ``(S, P)``; in the first
+    ``pretrain_steps`` the learners train alone.
     """
 
     def __init__(

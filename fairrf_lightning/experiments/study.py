@@ -7,32 +7,29 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import optuna
 from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.samplers import BaseSampler, PartialFixedSampler, TPESampler
-from optuna.storages import (
-    BaseStorage,
-    InMemoryStorage,
-    RDBStorage,
-    RetryHeartbeatStaleTrialCallback,
-    fail_stale_trials,
-)
+from optuna.storages import BaseStorage, RDBStorage, RetryHeartbeatStaleTrialCallback, fail_stale_trials
 from optuna.storages._heartbeat import BaseHeartbeat, get_heartbeat_thread
+from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.experiments.journal import HeartbeatJournal
 from fairrf_lightning.experiments.space import Distribution, Space
 
 DIVERGED = "diverged"  # a user attribute with the reason
 _IDENTITY = "sweep"
+_BEAT = "heartbeat"  # a system attribute of a trial in a journal, with another value at each heartbeat
 _GRACE = 3  # heartbeats that may be missed before a trial counts as dead
 _MAX_RETRIES = 3
 _BUSY = 60  # seconds that a process waits while another one writes to a SQLite file
@@ -52,7 +49,7 @@ def open_study(
     url = None if storage is None else _parse_url(storage)
     try:
         study = optuna.create_study(
-            storage=InMemoryStorage() if url is None else _connect(url, heartbeat),
+            storage=None if url is None else _connect(url, heartbeat),
             study_name=name,
             directions=["maximize", "minimize"],
             load_if_exists=True,
@@ -92,18 +89,15 @@ def _parse_url(address: str) -> URL:
 def _connect(url: URL, heartbeat: int) -> BaseStorage:
     retry = RetryHeartbeatStaleTrialCallback(max_retry=_MAX_RETRIES)
     if url.get_backend_name() == "journal":
-        file = Path(url.database or "").expanduser()
-        return HeartbeatJournal(str(file), heartbeat, _GRACE * heartbeat, retry)
-
-    def connect() -> RDBStorage:
-        return RDBStorage(
-            url.render_as_string(hide_password=False),
-            engine_kwargs={"connect_args": {"timeout": _BUSY}} if url.get_backend_name() == "sqlite" else {},
-            heartbeat_interval=heartbeat,
-            grace_period=_GRACE * heartbeat,
-            heartbeat_stale_trial_callback=retry,
-        )
-
+        return HeartbeatJournal(Path(url.database or "").expanduser(), heartbeat, _GRACE * heartbeat, retry)
+    connect = partial(
+        RDBStorage,
+        url.render_as_string(hide_password=False),
+        engine_kwargs={"connect_args": {"timeout": _BUSY}} if url.get_backend_name() == "sqlite" else {},
+        heartbeat_interval=heartbeat,
+        grace_period=_GRACE * heartbeat,
+        heartbeat_stale_trial_callback=retry,
+    )
     try:
         return connect()
     except (SQLAlchemyError, StorageInternalError) as error:
@@ -112,6 +106,42 @@ def _connect(url: URL, heartbeat: int) -> BaseStorage:
             raise
         time.sleep(1)
         return connect()
+
+
+class HeartbeatJournal(JournalStorage, BaseHeartbeat):
+    """Optuna's journal, a file that machines share, with the heartbeat that Optuna has for databases only.
+
+    A trial is dead if its heartbeat has not changed for ``grace_period`` seconds by the clock of the process
+    that looks. So the clocks of the machines may differ.
+    """
+
+    def __init__(
+        self, path: Path, interval: int, grace_period: int, retry: RetryHeartbeatStaleTrialCallback
+    ) -> None:
+        super().__init__(JournalFileBackend(str(path)))
+        self._interval, self._grace_period, self._retry = interval, grace_period, retry
+        self._seen: dict[int, tuple[str | None, float]] = {}
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        with suppress(UpdateFinishedTrialError):  # it has just finished
+            self.set_trial_system_attr(trial_id, _BEAT, uuid4().hex)
+
+    def _get_stale_trial_ids(self, study_id: int) -> list[int]:
+        now, stale = time.monotonic(), []
+        for trial in self.get_all_trials(study_id, deepcopy=False, states=(TrialState.RUNNING,)):
+            beat, trial_id = trial.system_attrs.get(_BEAT), trial._trial_id  # noqa: SLF001 - no public id
+            known, since = self._seen.setdefault(trial_id, (beat, now))
+            if known != beat:
+                self._seen[trial_id] = beat, now
+            elif now - since > self._grace_period:
+                stale.append(trial_id)
+        return stale
+
+    def get_heartbeat_interval(self) -> int:
+        return self._interval
+
+    def get_heartbeat_stale_trial_callback(self) -> RetryHeartbeatStaleTrialCallback:
+        return self._retry
 
 
 @contextmanager

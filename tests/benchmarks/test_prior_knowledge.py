@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from benchmarks.prior_knowledge import STEPS, run
-from benchmarks.prior_knowledge_baselines import logistic_results
-from benchmarks.prior_knowledge_methods import Case, Knowledge, Part, Runs, act_results
-from benchmarks.prior_knowledge_page import FAIRRF, SURVEY_400, Results, Row, hypervolume, targets
+from benchmarks.prior_knowledge_methods import Case, Knowledge, Part, Runs, act_results, logistic_results
+from benchmarks.prior_knowledge_results import FAIRRF, SURVEY_400, Results, Row, hypervolume, targets
 from benchmarks.prior_knowledge_training import Plan
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.experiments.stack import MakeData

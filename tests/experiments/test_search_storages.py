@@ -1,11 +1,15 @@
 """Sweeps of two machines that share nothing but a journal or a PostgreSQL server; one of them killed."""
 
+import os
+import shutil
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import mkdtemp
 
 import optuna
 import pytest
@@ -16,8 +20,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from fairrf_lightning.experiments.journal import HeartbeatJournal
-from tests.experiments.storages import postgres_server
+from fairrf_lightning.experiments.study import HeartbeatJournal
 
 SCRIPT = Path(__file__).resolve().parents[2] / "train.py"
 OPTIONS = ["sweep", "--data", "synthetic", "--data.n_rows", "600", "--seeds", "1", "--plot", "false"]
@@ -47,6 +50,40 @@ def test_a_journal_takes_over_trials_without_a_heartbeat(*, beats: bool, tmp_pat
     states = [TrialState.RUNNING] if beats else [TrialState.FAIL, TrialState.WAITING]
     assert [other.state for other in alive.trials] == states
     assert beats or alive.ask().suggest_float("eta", 0, 1) == trial.params["eta"]
+
+
+def _programs() -> Path:
+    """Return the folder of the server's programs, which Debian keeps out of PATH."""
+    found = shutil.which("initdb")
+    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if not folders:
+        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    return folders[-1]
+
+
+@contextmanager
+def postgres_server() -> Iterator[str]:
+    """Start a server with a data folder of its own, and yield its address."""
+    pytest.importorskip("psycopg", reason="needs fairrf-lightning[postgres]")
+    programs, folder = _programs(), Path(mkdtemp())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    user = "postgres" if os.getuid() == 0 else None  # the server refuses to run as root
+    if user:
+        shutil.chown(folder, user)
+
+    def run(program: str, *options: str) -> None:
+        command = [str(programs / program), "-D", str(folder / "data"), *options]
+        subprocess.run(command, check=True, user=user, cwd=folder, stdout=subprocess.DEVNULL)
+
+    run("initdb", "--username", "fairrf", "--auth", "trust")
+    run("pg_ctl", "start", "-w", "-l", str(folder / "log"), "-o", f"-p {port} -h 127.0.0.1 -k {folder}")
+    try:
+        yield f"postgresql+psycopg://fairrf@127.0.0.1:{port}/postgres"
+    finally:
+        run("pg_ctl", "stop", "-m", "immediate")
+        shutil.rmtree(folder)
 
 
 @pytest.fixture(params=["journal", "postgresql"])
