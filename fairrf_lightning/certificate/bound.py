@@ -398,12 +398,12 @@ def population_bound(
     z = NormalDist().inv_cdf(1 - (1 - level) / 6)
     limits = []
     for sign in (1.0, -1.0):
-        weights = _chosen(sign * preds[first], columns, kept, share, z)
-        limits.append(_upper_limit(sign * preds[second], fresh, kept, share, weights, z))
+        weights = _population_weights(sign * preds[first], columns, kept, share, z)
+        limits.append(_population_limit(sign * preds[second], fresh, kept, share, weights, z))
     return float(np.clip(max(limits), 0.0, 1.0))
 
 
-def _chosen(
+def _population_weights(
     preds: Array, columns: Array, box: Box, share: tuple[float, float], z: float
 ) -> tuple[Array, float]:
     """Return the weights and the threshold that do best on these rows, the error of the limit included."""
@@ -416,10 +416,10 @@ def _chosen(
     quantile = 1 - sum(share) / 2
     candidates = [(y, float(np.quantile(preds - columns @ y, quantile))) for y in found]
     # Far below 0 is no better: such weights do badly on other rows.
-    return min(candidates, key=lambda one: abs(_upper_limit(preds, columns, box, share, one, z)))
+    return min(candidates, key=lambda one: abs(_population_limit(preds, columns, box, share, one, z)))
 
 
-def _upper_limit(  # noqa: PLR0917 - all of them make up the limit
+def _population_limit(  # noqa: PLR0917 - all of them make up the limit
     preds: Array,
     columns: Array,
     box: Box,

@@ -267,9 +267,10 @@ def certificate_section(facts: Facts) -> Section:
     ]
     heading = ("largest dDP, by what is used", *MODES.values())
     correlations = found.knowledge_table()
+    knowledge = correlations.columns.tolist(), correlations.to_numpy().tolist()
     tables = [
         Table("Certified bounds, points", heading, [*bounds, *certified]),
-        Table(f"Known about {known.group}", list(correlations), correlations.to_numpy().tolist()),
+        Table(f"Known about {known.group}", *knowledge),
     ]
     plots, statements = [certificate_plot(found)], list(found.statements())
     return Section("certificate", title, [text], plots=plots, tables=tables, points=statements)
