@@ -18,9 +18,8 @@ from torch import Tensor
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.certificate import gap_bound
-from fairrf_lightning.certificate.bound import Box, box_bound, standardise
+from fairrf_lightning.certificate.bound import Box, box_bound, population_bound, standardise
 from fairrf_lightning.certificate.knowledge import sample_box
-from fairrf_lightning.certificate.population import population_bound
 from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.presets import recommended

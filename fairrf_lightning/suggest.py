@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -156,14 +157,8 @@ class Suggestion:
             f"Together the proposed columns have an association of {self.joint:.2f} with {self.sensitive} in "
             "these rows; a penalty on them cannot act on the rest."
         )
-        costly = [
-            one.name
-            for one in self.proposals
-            if one.advice == "take"
-            and one.target
-            and one.sensitive
-            and one.target.value > one.sensitive.value
-        ]
+        taken = [(one.name, one.target, one.sensitive) for one in self.proposals if one.advice == "take"]
+        costly = [name for name, label, s in taken if label and s and label.value > s.value]
         if costly:
             yield (
                 f"These are more associated with {self.target} than with {self.sensitive}; leave them out "
@@ -176,17 +171,14 @@ class Suggestion:
     def _nothing_proposed(self) -> str:
         """Return the largest association that the rows allow if no column is proposed."""
         shown = f"No column is proposed from these {self.rows:,} rows."
-        highs = {
-            one.name: one.sensitive.high
-            for one in self.proposals
-            if one.sensitive and one.advice != "stand-in"
-        }
+        others = [one for one in self.proposals if one.advice != "stand-in"]
+        highs = [(one.sensitive.high, one.name) for one in others if one.sensitive]
         if not highs:
             return shown
-        name = max(highs, key=lambda key: highs[key])
+        high, name = max(highs, key=lambda pair: pair[0])
         return (
             f"{shown} That is not evidence that no column is related to {self.sensitive}: by the intervals "
-            f"an association of up to {highs[name]:.2f} ({name}) is possible."
+            f"an association of up to {high:.2f} ({name}) is possible."
         )
 
 
@@ -197,14 +189,6 @@ _WITHOUT_SENSITIVE = (
     "correlations), or collect S for a few hundred people, then run suggest again with --audit_sample and "
     "--sensitive. If S is a column of the data, name it by --sensitive."
 )
-
-
-class _Known(NamedTuple):
-    """Rows where S is known."""
-
-    columns: dict[str, pd.Series[Any]]
-    sensitive: pd.Series[Any]
-    source: str
 
 
 def suggest(
@@ -243,24 +227,23 @@ def suggest(
     features = [name for name in table.columns if name not in {data.target, data.sensitive, sensitive}]
     target = associations({name: table[name] for name in features}, table[data.target], seed)
     if audit_sample is not None:
-        known = _from_sample(str(audit_sample), sensitive or data.sensitive, features, data)
+        known, source = _from_sample(str(audit_sample), sensitive or data.sensitive, features, data)
     elif sensitive is not None:
-        known = _from_validation_rows(data, table, features, sensitive)
+        known, source = _from_validation_rows(data, table, sensitive)
     else:
         ranked = sorted(target, key=lambda name: -target[name].value)
         return Suggestion([Proposal(name, None, target[name], None) for name in ranked], data.target)
-    proposals = propose(
-        associations(known.columns, known.sensitive, seed), target, min_association, max_ratio
-    )
-    taken = {one.name: known.columns[one.name] for one in proposals if one.advice == "take"}
-    name = str(known.sensitive.name)
+    name = str(sensitive or data.sensitive)
+    columns = {feature: known[feature] for feature in features if feature in known and feature != name}
+    proposals = propose(associations(columns, known[name], seed), target, min_association, max_ratio)
+    taken = {one.name: columns[one.name] for one in proposals if one.advice == "take"}
     return Suggestion(
         proposals,
         data.target,
         name,
-        joint=joint_association(taken, known.sensitive) if taken else 0.0,
-        source=known.source,
-        rows=min(int(known.sensitive.notna().sum()), _MAX_ROWS),
+        joint=joint_association(taken, known[name]) if taken else 0.0,
+        source=source,
+        rows=min(int(known[name].notna().sum()), _MAX_ROWS),
         is_input=isinstance(data, TableDataModule) and data.sensitive is None and name in table.columns,
     )
 
@@ -289,7 +272,8 @@ def propose(
 
 def _from_sample(
     path: str, sensitive: str | None, features: Sequence[str], data: TabularDataModule
-) -> _Known:
+) -> tuple[pd.DataFrame, str]:
+    """Return the rows where S is known, and their source."""
     if sensitive is None:
         raise InputError("--audit_sample: name its column of S by --sensitive.")
     sample = read_sample(path, data, sensitive, option="--audit_sample", features=features)
@@ -299,19 +283,17 @@ def _from_sample(
             f"--audit_sample {path}: {len(sample.frame)} rows where {sensitive} is known, expected "
             f"{_MIN_SAMPLE} or more."
         )
-    columns = {name: sample.frame[name] for name in features if name in sample.frame and name != sensitive}
-    return _Known(columns, sample.frame[sensitive], sample.source)
+    return sample.frame, sample.source
 
 
 def _from_validation_rows(
-    data: TabularDataModule, table: pd.DataFrame, features: Sequence[str], sensitive: str
-) -> _Known:
+    data: TabularDataModule, table: pd.DataFrame, sensitive: str
+) -> tuple[pd.DataFrame, str]:
     check_column("--sensitive", sensitive, [name for name in table.columns if name != data.target])
     # S of the training rows is not used.
     rows = split_rows(len(table), data.split, data.seed or 0)["val"]
     part = table.iloc[rows.numpy()].reset_index(drop=True)
-    source = f"the {len(part):,} validation rows"
-    return _Known({name: part[name] for name in features}, part[sensitive], source)
+    return part, f"the {len(part):,} validation rows"
 
 
 def associations(
@@ -432,11 +414,10 @@ def _squared_angle(explained: float | _Array) -> _Array:
 
 
 def _holm(found: Mapping[str, Association]) -> dict[str, Association]:
-    corrected: dict[str, float] = {}
-    largest = 0.0
-    for rank, name in enumerate(sorted(found, key=lambda key: found[key].p_value)):
-        largest = max(largest, min(1.0, (len(found) - rank) * found[name].p_value))
-        corrected[name] = largest
+    """Return the associations with p values corrected by Holm's method."""
+    order = sorted(found, key=lambda key: found[key].p_value)
+    steps = [min(1.0, (len(found) - rank) * found[name].p_value) for rank, name in enumerate(order)]
+    corrected = dict(zip(order, accumulate(steps, max), strict=True))
     return {name: replace(one, p_value=corrected[name]) for name, one in found.items()}
 
 
@@ -448,11 +429,8 @@ def effect_limits(x: float, df: float, spread: float = 1.0) -> tuple[float, floa
     rejects it, and grows to 0.025: two equal tails. Both quantiles grow with the effect, so the interval
     covers 95 % however ``lower`` grows.
 
-    Args:
-        x: The statistic.
-        df: Its degrees of freedom, not necessarily whole.
-        spread: Ratio of the variance at the observed effect to that without an effect; in between it grows
-            evenly, so that the test of no effect is unchanged.
+    ``df`` need not be whole. ``spread`` is the ratio of the variance at the observed effect to that without
+    an effect; in between it grows evenly, so that the test of no effect is unchanged.
     """
     critical = float(chi2.ppf(1 - _ALPHA, df))
 
@@ -472,7 +450,7 @@ def _root(rises: Callable[[float], float], at_least: float = 0.0) -> float:
     """Return where a rising function crosses 0, or ``at_least`` if it is above 0 there."""
     if rises(at_least) >= 0:
         return at_least
-    low, high = at_least, 2 * at_least + 1
+    high = 2 * at_least + 1
     while rises(high) < 0:
-        low, high = high, 2 * high
-    return float(brentq(rises, low, high, xtol=1e-12))
+        high *= 2
+    return float(brentq(rises, at_least, high, xtol=1e-12))

@@ -22,9 +22,9 @@ from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
 from fairrf_lightning.report.facts import Absent, Facts, Front, MeasuredGap, Point
 from fairrf_lightning.report.sources import (
     SEEDS_NOTE,
+    installed_versions,
     mean_point,
     results_configuration,
-    results_versions,
     seed_gaps,
 )
 from fairrf_lightning.report.text import LINEAR_ONLY, comparison_verdict, now
@@ -327,7 +327,7 @@ def reproduction_facts(results: pd.DataFrame) -> Facts | None:
         gaps=gaps,
         fronts=fronts,
         configuration=results_configuration(results),
-        versions=results_versions(results),
+        versions=installed_versions(results["versions"].iloc[0]),
         absent=absent | {"data": Absent("Three data sets: docs/data.md describes them.")},
         limits=[
             *rejection_lines(rejected),

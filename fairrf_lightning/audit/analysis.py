@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fairrf_lightning.audit.result import (
@@ -19,6 +18,7 @@ from fairrf_lightning.audit.result import (
     Audit,
     ClassAudit,
     ClassGapResult,
+    EstimatedGaps,
     GapChange,
     GapResult,
     GroupingResult,
@@ -28,18 +28,27 @@ from fairrf_lightning.audit.result import (
 )
 from fairrf_lightning.audit.scores import Scores
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.estimate import ScoredRows, estimate_gaps
+from fairrf_lightning.load import Run, evaluate
+from fairrf_lightning.membership import Membership
 from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, by_condition
-from fairrf_lightning.metrics.intervals import RateSample, bonferroni_level, gap_interval, wilson_interval
+from fairrf_lightning.metrics.intervals import (
+    RateSample,
+    bonferroni_level,
+    gap_bounds,
+    gap_interval,
+    wilson_interval,
+)
 from fairrf_lightning.metrics.paired import (
     decision_correlation,
     gap_difference_interval,
     mean_correlation,
     paired_difference_interval,
 )
+from fairrf_lightning.survey import Survey
 
 _RATES = ("accuracy", "selection_rate", "true_positive_rate", "false_positive_rate")
 _WITHOUT_LABELS = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high", "mean_probability"}
-_BISECTIONS = 60
 
 
 def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, min_rows: int = 10) -> Audit:
@@ -87,6 +96,49 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
         ],
     )
     return replace(found, notices=[*notices(found.to_dict()), *scores.notices])
+
+
+@torch.no_grad()
+def audit_by_survey(
+    run: Run,
+    survey: str | Path | Survey,
+    *,
+    sensitive: str | None = None,
+    group: str | None = None,
+    split: str = "test",
+    level: float = 0.95,
+) -> EstimatedGaps:
+    """Estimate the gaps of a model on rows without S.
+
+    Args:
+        run: The run, which may be corrected.
+        survey: People whose S is known, or a file of them.
+        sensitive: Column of S in the survey; by default that of the data.
+        group: Value that means S = 1.
+        split: Rows to estimate the gaps on.
+        level: Confidence level of the intervals.
+
+    Raises:
+        InputError: If the survey cannot be used.
+    """
+    if not isinstance(survey, Survey):
+        survey = Survey.read(survey, run.data, sensitive=sensitive, group=group)
+    rows, correction = evaluate(run, split), run.module.correction
+    scores = run.module.penalty.probabilities(run.module.backbone(survey.inputs))
+    if correction is not None:
+        scores = correction.survey_scores(scores, survey)
+    pool = ScoredRows(rows.probabilities, rows.inputs, rows.target, rows.rows)
+    membership = Membership.from_survey(survey, run.data)
+    return EstimatedGaps(
+        gaps=estimate_gaps(pool, survey, scores >= 0.5, membership, level=level),
+        accuracy=float((pool.decisions == (rows.target > 0.5)).double().mean()),
+        positive_share=float(pool.decisions.double().mean()),
+        num_rows=len(rows.rows),
+        people=len(survey),
+        group_names=survey.group_names,
+        randomized=survey.randomized,
+        level=level,
+    )
 
 
 @dataclass(frozen=True)
@@ -149,13 +201,9 @@ def _grouping_result(scores: Scores, grouping: _Grouping, level: float, min_rows
 def _group_numbers(
     scores: Scores, members: list[list[int]], model: int = 0, *, level: float
 ) -> list[dict[str, Any]]:
-    """Return the numbers of each group; ``None`` where there are no rows, or no labels, to compute one from.
+    """Return the numbers of each group of cells; ``None`` where there are no rows, or no labels, for one.
 
-    Args:
-        scores: All counts.
-        members: Cells of each group.
-        model: 0, or 1 for the other model, which has no AUC and no calibration error.
-        level: Confidence level of the rates' intervals.
+    Model 1, the other one, has no AUC and no calibration error.
     """
     if not members:
         return []
@@ -164,11 +212,8 @@ def _group_numbers(
     counts = scores.counts.model(model).merge_groups(members)
     rates = counts.group_rates(level)
     positives, rows = counts.rows[:, 1], counts.rows.sum(-1)
-    columns: dict[str, Tensor] = {
-        "rows": rows,
-        "positives": positives,
-        "base_rate": positives / rows.double(),
-    }
+    columns: dict[str, Tensor] = {"rows": rows, "positives": positives}
+    columns["base_rate"] = positives / rows.double()
     for name in _RATES:
         rate = rates[name]
         columns |= {name: rate.value, f"{name}_low": rate.low, f"{name}_high": rate.high}
@@ -227,12 +272,11 @@ def _class_gap_result(
     if not known:
         return ClassGapResult(gap.label, mode, by_class=by_class)
     shared = bonferroni_level(level, len(known))
-    lows, highs = [], []
+    lows = []
     for number in known:
         members, _ = _enough(scores.by_class[number], grouping, gap, min_rows)
         sample = scores.by_class[number].counts.model(0).merge_groups(members).sample(gap, mode)
         lows.append(gap_interval(sample, shared)[0].item())
-        highs.append(gap_interval(sample, level)[1].item())
     largest = max(known, key=lambda number: by_class[number].value or 0)
     bounds = [one.bounds for one in by_class if one.bounds is not None]
     return ClassGapResult(
@@ -241,7 +285,7 @@ def _class_gap_result(
         estimable=True,
         value=by_class[largest].value,
         low=json_number(max(lows)),
-        high=json_number(max(highs)),
+        high=max((one.high for one in by_class if one.high is not None), default=None),
         bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
         largest_class=largest,
         by_class=by_class,
@@ -375,48 +419,3 @@ def _gap_bounds(counts: GroupCounts, unknown: GroupCounts, gap: Gap) -> list[flo
         gap_bounds(n, x, int(rows[0]), int(positive[0])) for n, x, rows, positive in zip(*parts, strict=True)
     ]
     return [max(low for low, _ in found), max(high for _, high in found)]
-
-
-def gap_bounds(
-    counts: NDArray[np.int64], positives: NDArray[np.int64], unknown: int, unknown_positives: int
-) -> tuple[float, float]:
-    """Return the smallest and the largest gap over all memberships of rows whose group is unknown.
-
-    Each such row may belong to any of the groups compared, or to another group. Let group g have n_g known
-    rows, x_g of them accepted, and let u_1 rows of unknown group be accepted and u_0 rejected.
-
-    - The largest gap gives all u_1 to one group and all u_0 to another: the maximum over pairs of
-      ``(x_i + u_1) / (n_i + u_1) - x_j / (n_j + u_0)``.
-    - The smallest gap is ``high - low``, or 0 if these cross. ``low`` is the largest rate that u_1 rows can
-      lift all groups to, ``sum_g (low n_g - x_g)^+ <= (1 - low) u_1``; ``high`` is the smallest rate that u_0
-      rows can lower them to, ``sum_g (x_g - high n_g)^+ <= high u_0``. Rows count as divisible; with whole
-      rows the smallest gap is larger by less than one row of a group.
-
-    Args:
-        counts: Rows of each group ``(G,)``.
-        positives: Accepted rows of each group.
-        unknown: Rows of unknown group.
-        unknown_positives: Accepted rows of unknown group.
-
-    >>> low, high = gap_bounds(np.array([10, 10]), np.array([5, 3]), 4, 2)
-    >>> round(low, 3), round(high, 3)
-    (0.0, 0.333)
-    """
-    n, x = counts.astype(float), positives.astype(float)
-    u1, u0 = float(unknown_positives), float(unknown - unknown_positives)
-    highest = (x + u1) / np.maximum(n + u1, 1)
-    lowest = x / np.maximum(n + u0, 1)
-    differences = highest[:, None] - lowest[None, :]
-    np.fill_diagonal(differences, -np.inf)
-    low, high = _lifted(n, x, u1), 1 - _lifted(n, n - x, u0)
-    return float(max(0.0, high - low)), float(min(1.0, max(0.0, differences.max())))
-
-
-def _lifted(n: NDArray[np.float64], x: NDArray[np.float64], available: float) -> float:
-    """Return the largest rate that all groups reach with ``available`` positives."""
-    low, high = 0.0, 1.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        needed = np.maximum(middle * n - x, 0).sum()
-        low, high = (middle, high) if needed <= (1 - middle) * available else (low, middle)
-    return high

@@ -13,8 +13,9 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.estimate import GapEstimate
 from fairrf_lightning.messages import first_upper, listing, points
-from fairrf_lightning.metrics.counts import Mode
+from fairrf_lightning.metrics.counts import GAPS, Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION, no_information
 
 SCHEMA = 1
@@ -169,16 +170,19 @@ class Audit:
 
     def gaps_table(self) -> pd.DataFrame:
         """Return one line per gap of each grouping; with another model, the difference and the verdict."""
-        lines = []
-        for one in self.groupings:
-            for gap in one.gaps:
-                line: dict[str, Any] = {"grouping": one.name, "gap": gap.gap, "mode": gap.mode}
-                line |= {name: getattr(gap, name) for name in ("value", "low", "high")}
-                if self.against is not None:
-                    names = ("difference", "difference_low", "difference_high", "verdict")
-                    line |= {name: getattr(gap.against, name, None) for name in names}
-                lines.append(line)
-        return pd.DataFrame(lines)
+        return pd.DataFrame(
+            [
+                {"grouping": one.name, "gap": gap.gap, "mode": gap.mode, **self._numbers(gap)}
+                for one in self.groupings
+                for gap in one.gaps
+            ]
+        )
+
+    def _numbers(self, gap: GapResult) -> dict[str, Any]:
+        change = ("difference", "difference_low", "difference_high", "verdict") if self.against else ()
+        return {name: getattr(gap, name) for name in ("value", "low", "high")} | {
+            name: getattr(gap.against, name, None) for name in change
+        }
 
     def __repr__(self) -> str:
         """Show the notices and the gaps."""
@@ -217,19 +221,56 @@ class ClassAudit(Audit):
 
     def gaps_table(self) -> pd.DataFrame:
         """Return one line per gap and class of each grouping."""
-        names = ("value", "low", "high")
-        change = ("difference", "difference_low", "difference_high", "verdict")
         return pd.DataFrame(
             [
                 {"grouping": one.name, "gap": gap.gap, "mode": gap.mode, "class": number}
-                | {name: getattr(part, name) for name in names}
-                | ({name: getattr(part.against, name, None) for name in change} if self.against else {})
+                | self._numbers(part)
                 for one in self.groupings
                 for gap in one.gaps
                 if isinstance(gap, ClassGapResult)
                 for number, part in [(f"largest ({gap.largest_class})", gap), *enumerate(gap.by_class)]
             ]
         )
+
+
+@dataclass(frozen=True)
+class EstimatedGaps:
+    """Gaps on rows without S, estimated with a survey, and numbers that need no S.
+
+    Args:
+        gaps: Estimate of each gap, by its key; without labels in the survey only that of dDP.
+        accuracy: Accuracy on the rows.
+        positive_share: Share of positive decisions on the rows.
+        num_rows: Number of rows without S.
+        people: Number of surveyed people.
+        group_names: Groups that are compared.
+        randomized: Probability that an answer was replaced by chance.
+        level: Confidence level of the intervals.
+    """
+
+    gaps: Mapping[str, GapEstimate]
+    accuracy: float
+    positive_share: float
+    num_rows: int
+    people: int
+    group_names: tuple[str, ...]
+    randomized: float
+    level: float
+
+    def table(self) -> pd.DataFrame:
+        """Return the gaps with their intervals."""
+        lines = [
+            [GAPS[key].label, f"{one.value:.4f}", f"{one.low:.3f} to {one.high:.3f}"]
+            for key, one in self.gaps.items()
+        ]
+        return pd.DataFrame(lines, columns=["gap", "estimate", f"{100 * self.level:g} % interval"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return str(self.table().to_html(index=False))
 
 
 def read_audit(path: Path) -> dict[str, Any]:

@@ -30,15 +30,10 @@ _PILOT_COLUMNS = {"dDP": ("rows", "selection_rate"), "dEO": ("positives", "true_
 
 @dataclass(frozen=True, repr=False)
 class SampleSize:
-    """Number of rows that give a gap an interval of a given width.
+    """Number of rows with a known S that give a gap an interval of a given mean width.
 
-    Args:
-        rows: Number of rows with a known S.
-        group_rows: Rows of each group that count for the gap.
-        width: Mean width of the interval.
-        gap: Label of the gap.
-        level: Confidence level.
-        rates: Rates of the groups that were assumed; ``None`` for the worst case.
+    ``group_rows`` are the rows of each group that count for the gap. ``rates`` of the groups were assumed;
+    ``None`` is the worst case.
     """
 
     rows: int
@@ -106,12 +101,7 @@ def sample_size(
 class SurveyPlan:
     """Number of people whose answers give an estimated gap an interval of a given width.
 
-    Args:
-        people: Number of answers.
-        width: Width of the interval.
-        gap: Label of the gap.
-        level: Confidence level.
-        assumed: What the number rests on, in words.
+    ``assumed`` is what the number rests on, in words.
     """
 
     people: int
@@ -186,12 +176,7 @@ def check_randomized(randomized: float) -> None:
 def rows_needed(width: float, shares: Sequence[float], rates: Sequence[float], level: float = 0.95) -> int:
     """Return how many labelled rows give a gap an interval of a mean width of at most ``width``.
 
-    Args:
-        width: Width of the interval.
-        shares: Share of all labelled rows that is in each group and counts for the gap; may sum to less
-            than 1, as rows with target 0 do not count for dEO.
-        rates: Rate of positive decisions of each group.
-        level: Confidence level.
+    ``shares`` of the groups may sum to less than 1, as rows with target 0 do not count for dEO.
     """
     low, high = 0, math.ceil(_normal_rows(width, shares, level) / 64)
     while mean_width(high, shares, rates, level) > width:

@@ -53,14 +53,10 @@ class Scores:
         notices: Sequence[str] = (),
         num_classes: int = 2,
     ) -> None:
-        self.attributes = tuple(attributes)
-        self.threshold = threshold
-        self.source = dict(source or {})
-        self.compared = dict(compared or {})
-        self.notices = list(notices)
+        self.attributes, self.threshold, self.num_classes = tuple(attributes), threshold, num_classes
+        self.source, self.compared, self.notices = dict(source or {}), dict(compared or {}), list(notices)
         self.names: list[Cell] = []
         self.num_models = 1
-        self.num_classes = num_classes
         self.by_class: list[Scores] = []  # of more than two classes, one against all others
         self.ranks_scores = True  # for AUC and calibration
         self.has_labels = True
@@ -228,18 +224,11 @@ def score_checkpoint(
                 f"{classes[0]}; compare models of the same classes."
             )
         notices = [*notices, *against.run.notices]
-    source: dict[str, Any] = {"kind": "checkpoint", "path": rows.checkpoint}
-    source["against"] = None if against is None else against.checkpoint
+    other = None if against is None else against.checkpoint
+    source = {"kind": "checkpoint", "path": rows.checkpoint, "against": other}
     source |= {"data": rows.data_name, "split": rows.split}
-    return Scores.of_arrays(
-        rows.target.numpy(),
-        np.stack(probabilities),
-        rows.attributes,
-        threshold=threshold,
-        source=source,
-        compared=rows.compared,
-        notices=notices,
-    )
+    options: Any = {"threshold": threshold, "source": source, "compared": rows.compared, "notices": notices}
+    return Scores.of_arrays(rows.target.numpy(), np.stack(probabilities), rows.attributes, **options)
 
 
 def no_threshold(threshold: float, num_classes: int) -> str:

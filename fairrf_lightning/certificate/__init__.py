@@ -4,8 +4,6 @@ from fairrf_lightning.certificate.bound import (
     GapBound,
     gap_bound,
     k_feature_interval,
-    theorem_1,
-    theorem_2,
 )
 from fairrf_lightning.certificate.certificate import Certificate, certify, certify_rows
 from fairrf_lightning.certificate.knowledge import Knowledge
@@ -18,6 +16,4 @@ __all__ = [
     "certify_rows",
     "gap_bound",
     "k_feature_interval",
-    "theorem_1",
-    "theorem_2",
 ]

@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
@@ -27,7 +28,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.functional import correlation_interval
 
 Array: TypeAlias = NDArray[np.float64]
 _Objective: TypeAlias = Callable[[Array, float], tuple[float, Array, Array]]
@@ -36,6 +36,7 @@ _MAX_ROWS = 50_000  # in the search for weights; the bound is computed on all ro
 _MAX_STEPS = 60
 _CELLS = 64  # an interval of shares is cut into this many cells, each with a worst case of its own
 _TOLERANCE = 1e-6
+_MIN_POPULATION_ROWS = 400
 _MAX_SHARE_OF_TRIVIAL = 0.95
 
 
@@ -86,19 +87,16 @@ class GapBound:
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether the bound follows from S's share and the predictions alone, or almost."""
-        return adds_nothing(self.low, self.high, self.by_method["share"])
+        """Whether the limits are hardly better than the bound from S's share and the predictions alone.
 
+        They are better if the bound is below 95 % of that one, or if a gap is certain.
 
-def adds_nothing(low: float, high: float, trivial: float) -> bool:
-    """Return whether limits of the gap are hardly better than the bound from S's share alone.
-
-    They are better if the bound is below 95 % of that one, or if a gap is certain.
-
-    >>> adds_nothing(-0.299, 0.2, 0.303), adds_nothing(-0.2, 0.1, 0.303), adds_nothing(-0.3, -0.1, 0.303)
-    (True, False, False)
-    """
-    return max(high, -low) > _MAX_SHARE_OF_TRIVIAL * trivial - 1e-9 and low <= 0 <= high
+        >>> limits = ((-0.299, 0.2), (-0.2, 0.1), (-0.3, -0.1))
+        >>> [GapBound(*ends, (-1, 1), {"share": 0.303}, 0.3).adds_nothing for ends in limits]
+        [True, False, False]
+        """
+        trivial = _MAX_SHARE_OF_TRIVIAL * self.by_method["share"]
+        return self.bound > trivial - 1e-9 and self.low <= 0 <= self.high
 
 
 def gap_bound(
@@ -109,8 +107,8 @@ def gap_bound(
 ) -> GapBound:
     """Bound the gap between the groups of a binary S that was not observed.
 
-    The bound is certain for these rows, whatever S is, if S has the share and the correlations with the
-    columns that are given, on these rows. It holds for probabilities and for decisions (0 or 1) alike.
+    It is certain for these rows, whatever S is, if S has this share and these correlations on them. It holds
+    for probabilities and for decisions (0 or 1) alike.
 
     Args:
         preds: Probabilities or decisions ``(N,)``.
@@ -181,9 +179,9 @@ def _upper(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -
     moments = second_moments(preds, columns)
     weights = weights_any(moments, box)
     covariance = box.support(weights) + residual_spread(weights, moments)
-    ends = dict.fromkeys(share)
     none = np.zeros_like(weights)
-    candidates = [none, weights, *(weights_binary(preds, columns, box, end, weights) for end in ends)]
+    found = [weights_binary(preds, columns, box, end, weights) for end in dict.fromkeys(share)]
+    candidates = [none, weights, *found]
     return _Upper(
         covariance,
         tight=max(covariance / root for root in roots(share)),
@@ -212,12 +210,14 @@ def _binary_gap(
     for weights in candidates:
         support = box.support(weights)
         tops = _top_sums(preds - preds.mean() - columns @ weights, edges)
-        found = [
-            max(support / root for root in roots(cell)) + top / roots(cell)[0] ** 2
-            for cell, top in zip(cells, tops, strict=True)
-        ]
+        found = [_largest_gap(support, top, cell) for cell, top in zip(cells, tops, strict=True)]
         bounds = np.minimum(bounds, found)
     return float(bounds.max()) + 1e-9  # covers rounding
+
+
+def _largest_gap(support: float, top: float, share: tuple[float, float]) -> float:
+    least, largest = roots(share)
+    return max(support / least, support / largest) + top / least**2
 
 
 def _top_sums(residual: Array, edges: Array) -> Array:
@@ -291,11 +291,8 @@ def weights_any(moments: tuple[Array, Array, float], box: Box) -> Array:
         spread = np.sqrt(max(1 - 2 * cov @ y / scale + y @ corr @ y, 0.0) + smooth**2)
         slope = (corr @ y - cov / scale) / spread
         value, gradient, curvature = _box_terms(y, box, smooth)
-        return (
-            spread + value,
-            slope + gradient,
-            (corr - np.outer(slope, slope)) / spread + np.diag(curvature),
-        )
+        hessian = (corr - np.outer(slope, slope)) / spread + np.diag(curvature)
+        return spread + value, slope + gradient, hessian
 
     stages = 10.0 ** -np.arange(1.0, 9.5, 0.5)
     weights: Array = scale * _minimise(objective, np.zeros_like(cov), stages, floor=-1.5)
@@ -331,11 +328,8 @@ def _binary_objective(preds: Array, design: Array, box: Box, share: float) -> _O
         slope[-1] += share / root
         curvature = (design.T * (smooth**2 / (2 * length**3))) @ design / (size * root)
         value, gradient, bend = _box_terms(point[:-1], box, smooth)
-        return (
-            float((excess + length).mean() / 2 + share * point[-1]) / root + value,
-            slope + np.append(gradient, 0.0),
-            curvature + np.diag(np.append(bend, 0.0)),
-        )
+        value += float((excess + length).mean() / 2 + share * point[-1]) / root
+        return value, slope + np.append(gradient, 0.0), curvature + np.diag(np.append(bend, 0.0))
 
     return objective
 
@@ -370,60 +364,115 @@ def _minimise(objective: _Objective, point: Array, stages: Array, floor: float) 
     return point
 
 
-# --- the theorems of the paper
+# --- in the population
 
 
-def theorem_1(rho_xy: float, rho_yz: float) -> tuple[float, float]:
-    """Bound ``rho(X, Z)``: it lies in ``[cos(alpha + beta), cos(alpha - beta)]`` (Theorem 1).
+def population_bound(
+    preds: Array,
+    related: Array,
+    box: Box,
+    share: tuple[float, float],
+    *,
+    level: float = 0.99,
+    seed: int = 0,
+) -> float | None:
+    """Return an upper confidence limit of the absolute gap in the population, or ``None`` for too few rows.
 
-    Args:
-        rho_xy: ``rho(X, Y) = cos(alpha)``.
-        rho_yz: ``rho(Y, Z) = cos(beta)``.
-
-    >>> low, high = theorem_1(0.8, 0.0)
-    >>> print(f"{low:.1f} {high:.1f}")
-    -0.6 0.6
+    Correlations and share are those of the population. Half of the rows, drawn at random, choose the
+    weights y and a threshold t; on the other half, which is independent of them, the bound
+    ``sum_j max(a_j y_j) sd(x_j) sqrt(q (1 - q)) + mean((r - t)_+ - q (r - t))`` of the covariance of S and p
+    is a smooth function of means, for which a normal limit is taken. Three such limits for each sign of the
+    gap hold together at ``level`` by Bonferroni. A normal limit fails for rare events, most of all for
+    decisions that are all the same on these rows; so the mean's limit is raised by what an event that was
+    not seen in n rows may weigh: ``1 - (error probability) ** (1 / n)`` of its largest loss.
+    ``level`` is the confidence as far as the rows are concerned.
     """
-    pair = torch.tensor([rho_xy, rho_yz], dtype=torch.float64)
-    _check_correlations(pair)
-    low, high = correlation_interval(pair[0], pair[1])
-    return float(low), float(high)
+    if len(preds) < _MIN_POPULATION_ROWS:
+        return None
+    order = np.random.default_rng(seed).permutation(len(preds))
+    first, second = order[: len(order) // 2], order[len(order) // 2 :]
+    columns, varies = standardise(related[first])
+    mean, std = related[first].mean(axis=0)[varies], related[first].std(axis=0)[varies]
+    kept = Box(box.low[varies], box.high[varies])
+    fresh = (related[second][:, varies] - mean) / std
+    z = NormalDist().inv_cdf(1 - (1 - level) / 6)
+    limits = []
+    for sign in (1.0, -1.0):
+        weights = _population_weights(sign * preds[first], columns, kept, share, z)
+        limits.append(_population_limit(sign * preds[second], fresh, kept, share, weights, z))
+    return float(np.clip(max(limits), 0.0, 1.0))
 
 
-def theorem_2(rho_fs: float, rho_fp: float) -> tuple[float, float]:
-    """Bound ``rho(S, p)`` by one feature that correlates with S but hardly with p (Theorem 2).
+def _population_weights(
+    preds: Array, columns: Array, box: Box, share: tuple[float, float], z: float
+) -> tuple[Array, float]:
+    """Return the weights and the threshold that do best on these rows, the error of the limit included."""
+    # S correlates a little differently here; weights fitted to the last digit do badly on other rows.
+    wide = box.widened(2 / np.sqrt(len(preds)))
+    none = np.zeros(columns.shape[1])
+    start = weights_any(second_moments(preds, columns), wide) if np.ptp(preds) else none
+    worst = min(share, key=lambda q: q * (1 - q))
+    found = (none, start, weights_binary(preds, columns, wide, worst, start))
+    quantile = 1 - sum(share) / 2
+    candidates = [(y, float(np.quantile(preds - columns @ y, quantile))) for y in found]
+    # Far below 0 is no better: such weights do badly on other rows.
+    return min(candidates, key=lambda one: abs(_population_limit(preds, columns, box, share, one, z)))
 
-    With ``rho_fs = cos(alpha)`` and ``rho_fp = sin(delta)`` it lies within ``-+ sin(alpha + delta)``.
-    The paper does not mention the condition ``alpha + delta <= pi / 2``. Beyond it nothing is known, and
-    the interval is [-1, 1].
 
-    Args:
-        rho_fs: Smallest correlation of the feature with S; its sign does not matter.
-        rho_fp: Largest absolute correlation of the feature with the prediction.
+def _population_limit(  # noqa: PLR0917 - all of them make up the limit
+    preds: Array,
+    columns: Array,
+    box: Box,
+    share: tuple[float, float],
+    chosen: tuple[Array, float],
+    z: float,
+) -> float:
+    weights, threshold = chosen
+    size = len(preds)
+    centred = columns - columns.mean(axis=0)
+    spreads = centred.std(axis=0)
+    sides = np.maximum(weights * box.low, weights * box.high)
+    # Influence of a row on sum_j side_j sd(x_j), to first order.
+    safe = np.where(spreads > 0, spreads, 1.0)
+    influence = (centred**2 - spreads**2) @ (sides / (2 * safe))
+    support = float(sides @ spreads + z * influence.std() / np.sqrt(size))
+    excess = preds - columns @ weights - threshold
+    ends = []
+    unseen = -np.expm1(np.log(NormalDist().cdf(-z)) / size)  # frequency of an event that may not occur
+    for q in share:
+        loss = np.maximum(excess, 0.0) - q * excess
+        largest = max(float(loss.max()), q, 1 - q)  # the latter for a prediction at the other end
+        ends.append(float(loss.mean() + z * loss.std() / np.sqrt(size) + unseen * largest))
+    # The loss is linear in q, so limits at both ends are limits in between.
+    edges = share_edges(share)
+    tops = np.interp(edges, share, ends) if share[0] < share[1] else np.array(ends)
+    cells = zip(pairwise(edges.tolist()), pairwise(tops.tolist()), strict=True)
+    return max(_largest_gap(support, max(top), cell) for cell, top in cells)
 
-    >>> low, high = theorem_2(0.8, 0.0)
-    >>> print(f"{low:.1f} {high:.1f}")
-    -0.6 0.6
-    """
-    pair = torch.tensor([rho_fs, rho_fp], dtype=torch.float64)
-    return k_feature_interval(pair[:1], pair[1:])
+
+# --- the paper's bound
 
 
 def k_feature_interval(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Bound ``rho(S, p)`` by K features, as the paper does: one delta for all, and the smallest alpha.
+    """Bound ``rho(S, p)`` by K features that correlate with S but hardly with p (Theorem 2 for K features).
+
+    With the largest ``|a| = cos(alpha)`` and the largest ``|b| = sin(delta)`` it lies within
+    ``-+ sin(alpha + delta)``. The paper does not mention the condition ``alpha + delta <= pi / 2``. Beyond it
+    nothing is known, and the interval is [-1, 1].
 
     Args:
         a: Correlations of the features with S, ``(K,)``.
         b: Correlations of the features with the prediction, ``(K,)``.
+
+    >>> low, high = k_feature_interval(torch.tensor([0.8]), torch.tensor([0.0]))
+    >>> print(f"{low:.1f} {high:.1f}")
+    -0.6 0.6
     """
-    _check_correlations(torch.cat([a, b]))
+    values = torch.cat([a, b])
+    # Rounding may put an estimated correlation of 1 a little above it.
+    if not len(a) or not bool((values.abs() <= 1 + 1e-6).all()):
+        raise InputError(f"correlations = {values.tolist()}: expected numbers from -1 to 1.")
     alpha = math.acos(min(1.0, float(a.double().abs().max())))
     delta = math.asin(min(1.0, float(b.double().abs().max())))
     radius = math.sin(min(alpha + delta, math.pi / 2))
     return -radius, radius
-
-
-def _check_correlations(values: Tensor) -> None:
-    # Rounding may put an estimated correlation of 1 a little above it.
-    if not len(values) or not bool((values.abs() <= 1 + 1e-6).all()):
-        raise InputError(f"correlations = {values.tolist()}: expected numbers from -1 to 1.")

@@ -20,10 +20,10 @@ from fairrf_lightning.certificate.bound import (
     GapBound,
     ImpossibleError,
     box_bound,
+    population_bound,
     standardise,
 )
 from fairrf_lightning.certificate.knowledge import Knowledge, read_knowledge, sampled_knowledge
-from fairrf_lightning.certificate.population import population_bound
 from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError
@@ -116,9 +116,7 @@ class Certificate:
             names = [one.name for one in fields(GapBound)]
             bounds = {mode: GapBound(*(found["rows"][mode][name] for name in names)) for mode in _MODES}
             return cls(
-                rows={
-                    mode: replace(bound, rho=(bound.rho[0], bound.rho[1])) for mode, bound in bounds.items()
-                },
+                rows={mode: replace(one, rho=(one.rho[0], one.rho[1])) for mode, one in bounds.items()},
                 population={mode: found["population"].get(mode) for mode in _MODES},
                 measured=dict(found["measured"]),
                 num_rows=int(found["num_rows"]),
@@ -289,8 +287,7 @@ def certify_rows(
         level: Confidence level of the statement about the population.
         sensitive: S of all rows (0 or 1), if known after all: only to show the true gap next to the bound.
     """
-    preds = probabilities.detach().cpu().double().numpy()
-    table = columns.detach().cpu().double().numpy()
+    preds, table = (part.detach().cpu().double().numpy() for part in (probabilities, columns))
     by_mode: dict[Mode, Array] = {"prob": preds, "hard": (preds >= threshold).astype(np.float64)}
     rows, box, widened = _on_rows(by_mode, table, knowledge)
     certain = 1 - _ROWS_SHARE * (1 - level)
@@ -301,11 +298,9 @@ def certify_rows(
             mode: population_bound(p, table, box, knowledge.share, level=certain)
             for mode, p in by_mode.items()
         },
-        measured={
-            mode: float(p[groups].mean() - p[~groups].mean())
-            for mode, p in by_mode.items()
-            if groups is not None
-        },
+        measured={}
+        if groups is None
+        else {mode: float(p[groups].mean() - p[~groups].mean()) for mode, p in by_mode.items()},
         num_rows=len(preds),
         level=level,
         widened=widened,

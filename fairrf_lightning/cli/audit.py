@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairrf_lightning.audit import Audit, SampleSize, audit, read_predictions, sample_size, score_checkpoint
-from fairrf_lightning.audit.estimated import EstimatedGaps, audit_by_survey
+from fairrf_lightning.audit.analysis import audit_by_survey
 from fairrf_lightning.audit.result import (
     NOT_ESTIMABLE,
+    EstimatedGaps,
     has_labels,
     not_compared,
     nothing_to_compare,

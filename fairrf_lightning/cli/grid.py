@@ -20,6 +20,7 @@ from fairrf_lightning.experiments.setting import Schedule, Setting
 from fairrf_lightning.functional import Rule, Statistic
 from fairrf_lightning.penalty import Given
 from fairrf_lightning.report import Facts, write_report_if_installed
+from fairrf_lightning.report.facts import data_facts
 
 
 @takes_options_of(train_grid, "make_data", "method", "seeds", "setting", "schedule", "path", "advance")
@@ -119,7 +120,7 @@ def grid_command(
         files += plot_pareto(result.summary, result.recommendation, folder / "pareto", title)
 
     def make_facts() -> Facts:
-        from fairrf_lightning.report.sources import data_facts, grid_facts  # noqa: PLC0415 - optional packages
+        from fairrf_lightning.report.sources import grid_facts  # noqa: PLC0415 - optional packages
 
         loss = result.max_accuracy_loss
         return grid_facts(result.results, max_accuracy_loss=loss, data=data_facts(module))

@@ -21,7 +21,8 @@ from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.report import write_report_if_installed
-from fairrf_lightning.report.sources import data_facts, sweep_facts
+from fairrf_lightning.report.facts import data_facts
+from fairrf_lightning.report.sources import sweep_facts
 
 
 @takes_options_of(search.sweep, "data", "storage", "seeds", "advance", "after_batch")

@@ -31,13 +31,15 @@ single rates, Bonferroni-corrected over the contrasts. With many groups this is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.special import stdtrit
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -45,6 +47,7 @@ from fairrf_lightning.errors import InputError
 
 NUM_DRAWS = 1024
 _BISECTIONS = 12
+_BOUND_BISECTIONS = 60
 _MAX_REACH = 12.0  # standard errors of the noisiest rate between the estimate and any limit
 _SMOOTH = 1.0  # rows added to either side where a variance is estimated, which is then never 0
 _TINY = 1e-9
@@ -84,30 +87,12 @@ def normal_quantile(level: float) -> float:
 def student_quantile(level: float, freedom: Tensor) -> Tensor:
     """Return the half width, in standard errors, of a t interval at ``level``.
 
-    Uses Hill's algorithm 396 with its constants (1970, Communications of the ACM 13:619). The relative error
-    is below 0.002 from two degrees of freedom and below 1e-5 from three; below two the limits are wider.
-
-    Args:
-        level: Confidence level between 0 and 1.
-        freedom: Degrees of freedom, at least 1; need not be an integer.
-
     >>> print(f"{student_quantile(0.95, torch.tensor(10.0)):.4f}")
     2.2281
     """
-    z, n = normal_quantile(level), freedom.double()
-    a = 1 / (n - 0.5)
-    b = 48 / a.square()
-    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
-    d = ((94.5 / (b + c) - 3) / b + 1) * (a * math.pi / 2).sqrt() * n
-    far = (d * (1 - level)) ** (2 / n)
-    # Near the centre a correction of the normal quantile, in the tails an expansion of the tail itself.
-    c = c + torch.where(n < 5, 0.3 * (n - 4.5) * (0.6 - z), 0.0)
-    c = (((-0.05 * d * z - 5) * -z - 7) * -z - 2) * -z + b + c
-    near = (((((0.4 * z**2 + 6.3) * z**2 + 36) * z**2 + 94.5) / c - z**2 - 3) / b + 1) * z
-    tail = 1 / (((n + 6) / (n * far) - 0.089 * d - 0.822) * (n + 2) * 3) + 0.5 / (n + 4)
-    tail = (tail * far - 1) * (n + 1) / (n + 2) + 1 / far
-    squared = torch.where(far > 0.05 + a, torch.expm1(a * near.square()), tail)
-    return (n * squared).sqrt().to(freedom)
+    _check_level(level)
+    degrees = freedom.detach().cpu().double().clamp(max=1e9).numpy()  # beyond, t is normal
+    return torch.as_tensor(stdtrit(degrees, (1 + level) / 2)).to(freedom)
 
 
 def bonferroni_level(level: float, comparisons: int) -> float:
@@ -395,3 +380,48 @@ def mean_deviation_contrasts(num_groups: int) -> Tensor:
     codes = torch.arange(1, 2 ** (num_groups - 1)).unsqueeze(1)
     signs = 1.0 - 2.0 * (codes >> torch.arange(num_groups) & 1).double()
     return (signs - signs.mean(dim=1, keepdim=True)) / num_groups
+
+
+def gap_bounds(
+    counts: NDArray[np.int64], positives: NDArray[np.int64], unknown: int, unknown_positives: int
+) -> tuple[float, float]:
+    """Return the smallest and the largest gap over all memberships of rows whose group is unknown.
+
+    Each such row may belong to any of the groups compared, or to another group. Let group g have n_g known
+    rows, x_g of them accepted, and let u_1 rows of unknown group be accepted and u_0 rejected.
+
+    - The largest gap gives all u_1 to one group and all u_0 to another: the maximum over pairs of
+      ``(x_i + u_1) / (n_i + u_1) - x_j / (n_j + u_0)``.
+    - The smallest gap is ``high - low``, or 0 if these cross. ``low`` is the largest rate that u_1 rows can
+      lift all groups to, ``sum_g (low n_g - x_g)^+ <= (1 - low) u_1``; ``high`` is the smallest rate that u_0
+      rows can lower them to, ``sum_g (x_g - high n_g)^+ <= high u_0``. Rows count as divisible; with whole
+      rows the smallest gap is larger by less than one row of a group.
+
+    Args:
+        counts: Rows of each group ``(G,)``.
+        positives: Accepted rows of each group.
+        unknown: Rows of unknown group.
+        unknown_positives: Accepted rows of unknown group.
+
+    >>> low, high = gap_bounds(np.array([10, 10]), np.array([5, 3]), 4, 2)
+    >>> round(low, 3), round(high, 3)
+    (0.0, 0.333)
+    """
+    n, x = counts.astype(float), positives.astype(float)
+    u1, u0 = float(unknown_positives), float(unknown - unknown_positives)
+    highest = (x + u1) / np.maximum(n + u1, 1)
+    lowest = x / np.maximum(n + u0, 1)
+    differences = highest[:, None] - lowest[None, :]
+    np.fill_diagonal(differences, -np.inf)
+    low, high = _lifted(n, x, u1), 1 - _lifted(n, n - x, u0)
+    return float(max(0.0, high - low)), float(min(1.0, max(0.0, differences.max())))
+
+
+def _lifted(n: NDArray[np.float64], x: NDArray[np.float64], available: float) -> float:
+    """Return the largest rate that all groups reach with ``available`` positives."""
+    low, high = 0.0, 1.0
+    for _ in range(_BOUND_BISECTIONS):
+        middle = (low + high) / 2
+        needed = np.maximum(middle * n - x, 0).sum()
+        low, high = (middle, high) if needed <= (1 - middle) * available else (low, middle)
+    return high

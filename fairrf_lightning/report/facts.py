@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fairrf_lightning.audit.result import LESS_ACCURATE, MORE_ACCURATE, verdict_of
 from fairrf_lightning.certificate import Certificate
+from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.metrics.counts import Mode
 
 Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
@@ -31,6 +33,12 @@ class Estimate:
     def has_interval(self) -> bool:
         """Whether there is an interval."""
         return not (math.isnan(self.low) or math.isnan(self.high))
+
+
+def estimate(of: Any, name: str, low: str = "", high: str = "") -> Estimate:
+    """Return a number and its limits (``<name>_low``, ``<name>_high``) of a mapping or a row of a table."""
+    keys = (name, low or f"{name}_low", high or f"{name}_high")
+    return Estimate(*(math.nan if of.get(key) is None else float(of[key]) for key in keys))
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,51 @@ class DataFacts:
     groups: Sequence[str]
     use_of_sensitive: str
     membership: str | None = None
+
+
+def data_facts(data: TabularDataModule) -> DataFacts:
+    """Return the facts of a data module that has been set up."""
+    options = ("sensitive", "include_sensitive", "expose_sensitive")
+    return DataFacts(
+        name=data.display_name,
+        rows=data.split_sizes,
+        columns=by_column(data.feature_names, list(data.encoder.owners)),
+        related=list(data.related) if data.membership_source is None else [],
+        sensitive=data.sensitive,
+        groups=data.group_names,
+        use_of_sensitive=use_of_sensitive({name: getattr(data, name) for name in options}),
+        membership=data.membership_source,
+    )
+
+
+def data_name(name: str, path: object = None) -> str:
+    """Return the name of a data set; the name of the file for the user's own.
+
+    >>> data_name("table", "data/people.csv")
+    'people.csv'
+    """
+    return Path(str(path)).name if path and name == "table" else name
+
+
+def by_column(inputs: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the model's inputs by the column that they encode."""
+    found: dict[str, list[str]] = {name: [] for name in columns}
+    for name in inputs:
+        column = next((of for of in columns if name == of or name.startswith(f"{of}=")), name.split("=")[0])
+        found.setdefault(column, []).append(name)
+    return {column: names for column, names in found.items() if names}
+
+
+def use_of_sensitive(options: Mapping[str, Any]) -> str:
+    """Return how training used the sensitive attribute."""
+    sensitive = options["sensitive"]
+    if sensitive is None:
+        return "The data have no sensitive attribute."
+    if options["include_sensitive"]:
+        return f"{sensitive} is an input of the model."
+    if options["expose_sensitive"]:
+        return f"{sensitive} was used by the penalty in training; it is not an input of the model."
+    return f"{sensitive} was not used in training; validation and test rows have it for the gaps only."
 
 
 @dataclass(frozen=True)

@@ -125,15 +125,15 @@ class _Canvas:
         artist.set_gid(name)
         self.tips[name] = tips
 
-    def mark(self, x: float, y: float, ends: Estimate | None, tip: str, **style: Any) -> None:
-        """Draw a marker with the interval around it."""
-        if ends is not None and ends.has_interval:
-            (line,) = self.axes.plot(
-                [100 * ends.low, 100 * ends.high], [y, y], "-", color=style["color"], lw=2.5
-            )
-            self.tip(line, tip)
+    def mark(self, x: float, y: float, tip: str, **style: Any) -> None:
+        """Draw a marker."""
         (dot,) = self.axes.plot([x], [y], linestyle="", markersize=8.5, clip_on=False, **style)
         self.tip(dot, tip)
+
+    def span(self, of: Estimate | GapBound, y: float, tip: str, **style: Any) -> None:
+        """Draw a line between two limits."""
+        (line,) = self.axes.plot([100 * of.low, 100 * of.high], [y, y], **style)
+        self.tip(line, tip)
 
     def rows(self, labels: Sequence[str], values: Sequence[str]) -> None:
         """Make room for one row per label: its label on the left, its value on the right, marks below."""
@@ -256,7 +256,9 @@ def forest(facts: Facts) -> Plot:
             for row, of in enumerate(estimates):
                 if of.is_known:
                     tip = f"{labels[row]}, {model}: {_with_interval(of)}"
-                    canvas.mark(100 * of.value, row + down, of, tip, marker=marker, color=color)
+                    if of.has_interval:
+                        canvas.span(of, row + down, tip, color=color, lw=2.5)
+                    canvas.mark(100 * of.value, row + down, tip, marker=marker, color=color)
         ends = [end for *_, of in models for one in of for end in (one.value, one.low, one.high)]
         canvas.axes.set_xlim(*_limits(ends))
         canvas.axes.set_xlabel("percentage points; 0 is no gap")
@@ -265,9 +267,8 @@ def forest(facts: Facts) -> Plot:
         return canvas.svg(name, alt)
 
     alt = f"Gaps with their 95 % intervals. {' '.join(sentences)}"
-    return Plot(
-        "forest", "Each gap with its 95 % interval", alt, draw(_WIDTH, "forest"), draw(_WIDE, "forest-wide")
-    )
+    title = "Each gap with its 95 % interval"
+    return Plot("forest", title, alt, draw(_WIDTH, "forest"), draw(_WIDE, "forest-wide"))
 
 
 @mpl.rc_context(_STYLE)
@@ -291,8 +292,7 @@ def _bars(name: str, scope: str, rate: str, rows: Sequence[MeasuredGroup]) -> Pl
             tip = f"{row.group}: {_with_interval(of, percent)}"
             (bar,) = canvas.axes.barh([y + 0.12], [100 * of.value], height=0.34, color=_GREEN)
             canvas.tip(bar, tip)
-            (line,) = canvas.axes.plot([100 * of.low, 100 * of.high], [y + 0.12] * 2, color=_INK, lw=1.5)
-            canvas.tip(line, tip)
+            canvas.span(of, y + 0.12, tip, color=_INK, lw=1.5)
     canvas.axes.set_xlim(left=0)
     canvas.axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     canvas.axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g} %"))
@@ -316,14 +316,13 @@ def front_plots(fronts: Sequence[Front]) -> list[Plot]:
 
 def _front(front: Front, settings: Sequence[Point], gap: str, name: str) -> Plot:
     canvas, scale = _Canvas(250, left=64), 100 if is_gap(gap) else 1
+
+    def draw(settings: Sequence[Point], **style: Any) -> None:
+        gaps = [scale * of.gaps[gap] for of in settings]
+        canvas.axes.plot(gaps, [100 * of.accuracy for of in settings], **style)
+
     best = pareto_points(settings, gap)
-    canvas.axes.plot(
-        [scale * of.gaps[gap] for of in best],
-        [100 * of.accuracy for of in best],
-        color=_MUTED,
-        linestyle=":",
-        label="Pareto front",
-    )
+    draw(best, color=_MUTED, linestyle=":", label="Pareto front")
     # FairRF and vanilla come first: they have the colours of the forest plot.
     order = sorted({point.series for point in settings}, key=lambda of: (of != "fairrf", of != "vanilla", of))
     for index, series in enumerate(order):
@@ -334,23 +333,13 @@ def _front(front: Front, settings: Sequence[Point], gap: str, name: str) -> Plot
             height = 100 * _or_zero(point.spread.get("accuracy"))
             if width or height:
                 canvas.axes.errorbar([x], [y], [height], [width], fmt="none", ecolor=_LINE, zorder=1)
-            (dot,) = canvas.axes.plot(
-                [x], [y], linestyle="", markersize=8, label=None if count else series, **style
-            )
+            label = None if count else series
+            (dot,) = canvas.axes.plot([x], [y], linestyle="", markersize=8, label=label, **style)
             canvas.tip(dot, f"{point.label}: accuracy {percent(point.accuracy)}, {gap_size(point, gap)}")
     for mark in dict.fromkeys(point.mark for point in settings if point.mark):
-        marked = [point for point in settings if point.mark == mark]
-        canvas.axes.plot(
-            [scale * of.gaps[gap] for of in marked],
-            [100 * of.accuracy for of in marked],
-            linestyle="",
-            marker="o" if mark == "chosen" else "s",
-            markersize=16,
-            markerfacecolor="none",
-            markeredgecolor=_INK,
-            markeredgewidth=2,
-            label=mark,
-        )
+        ring: Any = {"marker": "o" if mark == "chosen" else "s", "markersize": 16, "label": mark}
+        ring |= {"markerfacecolor": "none", "markeredgecolor": _INK, "markeredgewidth": 2, "linestyle": ""}
+        draw([point for point in settings if point.mark == mark], **ring)
     canvas.axes.grid(visible=True)
     canvas.axes.set_xlim(left=0)
     canvas.axes.set_xlabel(f"{gap}{', percentage points' if is_gap(gap) else ''} (smaller is fairer)")
@@ -392,28 +381,18 @@ def _history(name: str, title: str, histories: Sequence[History], chosen: int | 
     epochs = sorted({epoch for history in histories for epoch in history.epochs})
     canvas = _Canvas(210, left=44)
     for index, history in enumerate(histories):
-        (line,) = canvas.axes.plot(
-            history.epochs,
-            history.values,
-            color=_SERIES[index % len(_SERIES)],
-            linestyle=_DASHES[index % len(_DASHES)],
-            marker=_MARKERS[index % len(_MARKERS)] if len(epochs) <= _MAX_MARKERS else None,
-            markersize=5,
-            lw=2,
-            label=history.feature,
-        )
-        both = zip(history.epochs, history.values, strict=True)
-        tips = [f"{history.feature}, epoch {epoch}: {value:.3f}" for epoch, value in both]
-        canvas.tip(line, *(tips if len(epochs) <= _MAX_MARKERS else [history.feature]))
+        style: Any = {"color": _SERIES[index % len(_SERIES)], "linestyle": _DASHES[index % len(_DASHES)]}
+        tips = [history.feature]
+        if len(epochs) <= _MAX_MARKERS:
+            style |= {"marker": _MARKERS[index % len(_MARKERS)], "markersize": 5}
+            both = zip(history.epochs, history.values, strict=True)
+            tips = [f"{history.feature}, epoch {epoch}: {value:.3f}" for epoch, value in both]
+        (line,) = canvas.axes.plot(history.epochs, history.values, lw=2, label=history.feature, **style)
+        canvas.tip(line, *tips)
     if chosen is not None and chosen >= 0:
         canvas.axes.axvline(chosen, color=_MUTED, linestyle=":", lw=1.5)
-        place: Any = {
-            "transform": canvas.axes.get_xaxis_transform(),
-            "ha": "right",
-            "va": "top",
-            "color": _MUTED,
-        }
-        canvas.axes.text(chosen, 0.99, "chosen ", **place)
+        place: Any = {"transform": canvas.axes.get_xaxis_transform(), "ha": "right", "va": "top"}
+        canvas.axes.text(chosen, 0.99, "chosen ", color=_MUTED, **place)
     top = max(max(history.values) for history in histories)
     canvas.axes.set_ylim(0, 1.18 * top or 1)
     canvas.axes.grid(axis="y")
@@ -445,14 +424,12 @@ def certificate_plot(certificate: Certificate) -> Plot:
     for row, (mode, name) in enumerate(MODES.items()):
         bound, place = certificate.rows[mode], row + 0.12
         words.append(f"{name}: {values[mode]} points.")
-        (line,) = canvas.axes.plot(
-            [100 * bound.low, 100 * bound.high], [place] * 2, color=_SKY, lw=11, solid_capstyle="butt"
-        )
-        canvas.tip(line, f"{name}: certified from {values[mode]} points")
+        tip = f"{name}: certified from {values[mode]} points"
+        canvas.span(bound, place, tip, color=_SKY, lw=11, solid_capstyle="butt")
         if (measured := certificate.measured.get(mode)) is not None:
             words.append(f"Measured with S: {points(measured)}.")
             tip = f"{name}: {points(measured, signed=True)} measured with S"
-            canvas.mark(100 * measured, place, None, tip, **style)
+            canvas.mark(100 * measured, place, tip, **style)
     ends = [end for bound in certificate.rows.values() for end in (bound.low, bound.high)]
     canvas.axes.set_xlim(*_limits(ends))
     canvas.axes.set_xlabel("difference of rates, percentage points")

@@ -17,7 +17,7 @@ from fairrf_lightning.report.facts import Facts
 if TYPE_CHECKING:
     from fairrf_lightning.report.sections import Section
 
-_PACKAGES = ("jinja2", "matplotlib", "scipy")
+_PACKAGES = ("jinja2", "matplotlib")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~!])")
 
 
@@ -40,10 +40,8 @@ def write_report(
     from fairrf_lightning.report.sections import sections  # noqa: PLC0415 - needs these packages
 
     found = sections(facts)
-    texts = {
-        Path(folder) / page: render_page(facts, found),
-        Path(folder) / card: render_card(facts, found),
-    }
+    root = Path(folder)
+    texts = {root / page: render_page(facts, found), root / card: render_card(facts, found)}
     with writing_to(folder):
         for path, text in texts.items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -36,16 +36,16 @@ from fairrf_lightning.report.facts import (
     MeasuredGap,
     Point,
     Training,
+    by_column,
+    data_name,
+    estimate,
+    use_of_sensitive,
 )
 from fairrf_lightning.report.sources import (
     audit_facts,
     audit_verdict,
-    by_column,
     certificate_commands,
-    data_name,
-    estimate,
     two_classes_only,
-    use_of_sensitive,
 )
 from fairrf_lightning.report.text import (
     LINEAR_ONLY,
@@ -86,11 +86,11 @@ def run_facts(
     front: Front | None = None,
     certificate: Certificate | None = None,
 ) -> Facts:
-    """Return the facts of a run.
+    """Return the facts of a run; without an evaluation of its checkpoint, the logged numbers.
 
     Args:
         run: The run's folder.
-        found: The evaluation of its checkpoint; without one, the logged numbers are reported.
+        found: The evaluation.
         against: The run that it was compared with.
         front: Settings of a grid, to which the run is added.
         certificate: The certificate of the run's checkpoint.

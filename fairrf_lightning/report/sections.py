@@ -6,7 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairrf_lightning.audit.result import NOT_ESTIMABLE
+from fairrf_lightning.audit.result import (
+    FAIRER,
+    LESS_ACCURATE,
+    LESS_FAIR,
+    MORE_ACCURATE,
+    NO_DIFFERENCE,
+    NOT_ESTIMABLE,
+)
 from fairrf_lightning.messages import DASH, percent, points
 from fairrf_lightning.report.facts import Absent, Estimate, Facts, Front, Point, Tone
 from fairrf_lightning.report.figures import (
@@ -37,12 +44,12 @@ _SMALL_GAP = (
 )
 _NOISE = "Intervals cover the noise of these rows. They do not cover people whom the data do not represent."
 _TONES: dict[str, Tone] = {
-    "fairer, beyond noise": "good",
-    "more accurate, beyond noise": "good",
-    "less fair, beyond noise": "bad",
-    "less accurate, beyond noise": "bad",
-    "no difference shown": "mixed",
-    "not estimable": "unknown",
+    FAIRER: "good",
+    MORE_ACCURATE: "good",
+    LESS_FAIR: "bad",
+    LESS_ACCURATE: "bad",
+    NO_DIFFERENCE: "mixed",
+    NOT_ESTIMABLE: "unknown",
 }
 
 
@@ -101,9 +108,8 @@ def notices_section(facts: Facts) -> Section | None:
 def verdict_section(facts: Facts) -> Section:
     """The headline, with the main numbers."""
     verdict = facts.verdict
-    return Section(
-        "verdict", verdict.title, tiles=_main_numbers(facts), points=verdict.sentences, tone=verdict.tone
-    )
+    tiles = _main_numbers(facts)
+    return Section("verdict", verdict.title, tiles=tiles, points=verdict.sentences, tone=verdict.tone)
 
 
 def unknown_section(facts: Facts) -> Section | None:
@@ -134,14 +140,9 @@ def gaps_section(facts: Facts) -> Section | None:
     if not is_drawn:
         text = "No gap is estimable from these rows; the verdict says why."
     labels = dict.fromkeys(gap.name for gap in facts.gaps)
-    return Section(
-        "gaps",
-        title,
-        [text],
-        plots=[forest(facts)] if is_drawn else [],
-        tables=[_gaps_table(facts)],
-        points=[f"{label}, {gap_name(label)}: {gap_definition(label)}." for label in labels],
-    )
+    definitions = [f"{label}, {gap_name(label)}: {gap_definition(label)}." for label in labels]
+    plots = [forest(facts)] if is_drawn else []
+    return Section("gaps", title, [text], plots=plots, tables=[_gaps_table(facts)], points=definitions)
 
 
 def groups_section(facts: Facts) -> Section | None:
@@ -153,24 +154,14 @@ def groups_section(facts: Facts) -> Section | None:
         return _empty("groups", title, facts)
     rates = list(dict.fromkeys(rate for row in facts.groups for rate in row.rates))
     notes = any(row.note for row in facts.groups)
-    rows = [
-        (
-            row.scope,
-            row.group,
-            f"{row.rows:,}",
-            *(_with_interval(row.rates.get(rate)) for rate in rates),
-            *([row.note] if notes else []),
-        )
-        for row in facts.groups
-    ]
     heading = ["attribute", "group", "rows", *(f"{rate}, %" for rate in rates), *(["note"] if notes else [])]
-    return Section(
-        "groups",
-        title,
-        ["The lines on the bars are 95 % intervals."],
-        plots=group_bars(facts.groups),
-        tables=[Table("All rates as a table", heading, rows)],
-    )
+    rows = []
+    for row in facts.groups:
+        shown = [_with_interval(row.rates.get(rate)) for rate in rates]
+        rows.append([row.scope, row.group, f"{row.rows:,}", *shown, *([row.note] if notes else [])])
+    table = Table("All rates as a table", heading, rows)
+    text = "The lines on the bars are 95 % intervals."
+    return Section("groups", title, [text], plots=group_bars(facts.groups), tables=[table])
 
 
 def comparison_section(facts: Facts) -> Section:
@@ -283,19 +274,13 @@ def certificate_section(facts: Facts) -> Section:
     ]
     heading = ("largest dDP, by what is used", *MODES.values())
     correlations = found.knowledge_table()
-    return Section(
-        "certificate",
-        title,
-        [text],
-        plots=[certificate_plot(found)],
-        tables=[
-            Table("Certified bounds, points", heading, [*bounds, *certified]),
-            Table(
-                f"Known about {known.group}", correlations.columns.tolist(), correlations.to_numpy().tolist()
-            ),
-        ],
-        points=list(found.statements()),
-    )
+    knowledge = correlations.columns.tolist(), correlations.to_numpy().tolist()
+    tables = [
+        Table("Certified bounds, points", heading, [*bounds, *certified]),
+        Table(f"Known about {known.group}", *knowledge),
+    ]
+    plots, statements = [certificate_plot(found)], list(found.statements())
+    return Section("certificate", title, [text], plots=plots, tables=tables, points=statements)
 
 
 _SOURCES = {
@@ -338,9 +323,8 @@ def configuration_section(facts: Facts) -> Section:
     """The options that were set."""
     if not facts.configuration:
         return _empty("configuration", "Configuration", facts)
-    table = Table(
-        f"{len(facts.configuration)} options", ("option", "value"), list(facts.configuration.items())
-    )
+    options = list(facts.configuration.items())
+    table = Table(f"{len(options)} options", ("option", "value"), options)
     return Section("configuration", "Configuration", tables=[table])
 
 
@@ -442,23 +426,14 @@ def _gaps_table(facts: Facts) -> Table:
 def _front_table(front: Front) -> Table:
     gaps = list(dict.fromkeys(name for point in front.points for name in point.gaps))
     best = {gap: pareto_points(front.points, gap) for gap in gaps}
-    heading = [
-        "method",
-        "setting",
-        "accuracy, %",
-        *(f"{gap}, points" if is_gap(gap) else gap for gap in gaps),
-    ]
-    rows = [
-        (
-            point.series,
-            point.label,
-            _spread(point, "accuracy", point.accuracy),
-            *(_spread(point, gap, point.gaps.get(gap, math.nan)) for gap in gaps),
-            ", ".join(gap for gap in gaps if point in best[gap]),
-            point.mark,
-        )
-        for point in front.points
-    ]
+    heading = ["method", "setting", "accuracy, %"]
+    heading += [f"{gap}, points" if is_gap(gap) else gap for gap in gaps]
+    rows = []
+    for point in front.points:
+        values = {"accuracy": point.accuracy} | {gap: point.gaps.get(gap, math.nan) for gap in gaps}
+        shown = [_spread(point, key, value) for key, value in values.items()]
+        on_front = ", ".join(gap for gap in gaps if point in best[gap])
+        rows.append([point.series, point.label, *shown, on_front, point.mark])
     return Table(front.title, [*heading, "on the Pareto front of", ""], rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,10 @@ from fairrf_lightning.audit.result import (
     RATES,
     has_labels,
     not_compared,
-    nothing_to_compare,
     share_and_balance,
     uninformative,
-    unknown_statements,
 )
 from fairrf_lightning.callbacks.run_files import package_versions
-from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import (
     Recommendation,
@@ -49,6 +46,8 @@ from fairrf_lightning.report.facts import (
     MeasuredGroup,
     Point,
     Verdict,
+    data_name,
+    estimate,
 )
 from fairrf_lightning.report.text import (
     LINEAR_ONLY,
@@ -61,6 +60,7 @@ from fairrf_lightning.report.text import (
     several_gaps,
     unmeasured_verdict,
     with_collapse,
+    with_groups,
     without_headline,
 )
 
@@ -150,22 +150,17 @@ def two_classes_only(result: Mapping[str, Any]) -> dict[str, Absent]:
 
 
 def audit_verdict(result: Mapping[str, Any], other: str) -> Verdict:
-    """Return the headline of an audit; a model with (almost) one decision for all has no gaps in it.
-
-    Args:
-        result: The audit.
-        other: Name of the compared model, or an empty text.
-    """
+    """Return the headline of an audit; a model with (almost) one decision for all has no gaps in it."""
     gaps, accuracy, against = _audit_gaps(result), _accuracy(result), _accuracy_against(result)
     if other and "num_classes" in result:  # the difference is known class by class
         gaps = _class_gaps(result)
     if why := uninformative(result["overall"]):
         return no_information_verdict(why, accuracy, against)
     if other and uninformative(result["against"]):
-        return _with_groups(empty_comparison_verdict(gaps, other, accuracy, against), result)
+        return with_groups(empty_comparison_verdict(gaps, other, accuracy, against), result)
     verdict = comparison_verdict(gaps, other, accuracy, against) if other else gaps_verdict(gaps, accuracy)
     overall, compared = (share_and_balance(result[key]) for key in ("overall", "against"))
-    return _with_groups(with_collapse(verdict, overall, compared, other), result)
+    return with_groups(with_collapse(verdict, overall, compared, other), result)
 
 
 def _accuracy(result: Mapping[str, Any]) -> Estimate | None:
@@ -185,27 +180,18 @@ def _accuracy_against(result: Mapping[str, Any]) -> AccuracyAgainst | None:
 
 def _audit_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
     """Return all gaps, those of decisions first; without true labels only those that need no labels."""
-    order = [gap.label for gap in GAPS.values() if has_labels(result) or not gap.needs_labels]
-    found = [
-        gap
-        for grouping in result["groupings"]
-        for gap in sorted(
-            (gap for gap in _gaps(grouping) if gap.name in order), key=lambda gap: order.index(gap.name)
-        )
-    ]
+    shown = {gap.label for gap in GAPS.values() if has_labels(result) or not gap.needs_labels}
+    found = [gap for one in result["groupings"] for gap in _gaps(one) if gap.name in shown]
     return sorted(found, key=lambda gap: gap.mode)
 
 
 def _class_gaps(result: Mapping[str, Any]) -> list[MeasuredGap]:
     """Return the gaps of the decisions of each class against all others; empty for two classes."""
-    return [
-        gap
-        for number in range(result.get("num_classes", 0))
-        for gap in _audit_gaps(
-            {**result, "groupings": [_of_class(one, number) for one in result["groupings"]]}
-        )
-        if gap.mode == "hard"
-    ]
+    gaps: list[MeasuredGap] = []
+    for number in range(result.get("num_classes", 0)):
+        groupings = [_of_class(one, number) for one in result["groupings"]]
+        gaps += [gap for gap in _audit_gaps({**result, "groupings": groupings}) if gap.mode == "hard"]
+    return gaps
 
 
 def _of_class(grouping: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -221,18 +207,14 @@ def _of_class(grouping: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 def _groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
     rates = _RATES if has_labels(result) else {"selection_rate": _RATES["selection_rate"]}
+    groupings = result["groupings"]
     if "num_classes" in result:
-        parts = [
-            {
-                **grouping,
-                "name": f"{grouping['name']}, each class",
-                "groups": _of_class(grouping, number)["groups"],
-            }
-            for grouping in result["groupings"]
+        classes = [
+            {**_of_class(one, number), "name": f"{one['name']}, each class"}
+            for one in groupings
             for number in range(result["num_classes"])
         ]
-        shown = [] if not has_labels(result) else result["groupings"]
-        result = {**result, "groupings": [*shown, *parts]}
+        groupings = [*(groupings if has_labels(result) else ()), *classes]
     return [
         MeasuredGroup(
             grouping["name"],
@@ -241,15 +223,15 @@ def _groups(result: Mapping[str, Any]) -> list[MeasuredGroup]:
             {words: estimate(group, name) for name, words in rates.items() if name in group},
             "" if group["estimable"] else "too few rows",
         )
-        for grouping in result["groupings"]
+        for grouping in groupings
         for group in grouping["groups"]
     ]
 
 
 def _gaps(grouping: Mapping[str, Any]) -> Iterator[MeasuredGap]:
+    change = ("difference", "difference_low", "difference_high")
     for gap in grouping["gaps"]:
-        against = gap["against"] or {}
-        change = ("difference", "difference_low", "difference_high")
+        against = gap["against"]
         yield MeasuredGap(
             gap["gap"],
             grouping["name"],
@@ -273,97 +255,16 @@ def _note(gap: Mapping[str, Any], unknown: int) -> str:
     return "; ".join(notes)
 
 
-def _with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
-    """Add which groups the rates differ between, and how rows of unknown group may change the gaps."""
-    sentences = [
-        line
-        for grouping in result["groupings"]
-        for line in (*_extremes(grouping), *unknown_statements(grouping))
-    ]
-    return replace(verdict, sentences=[*verdict.sentences, *sentences])
-
-
-def _extremes(grouping: Mapping[str, Any]) -> Iterator[str]:
-    if why := nothing_to_compare(grouping):
-        yield why
-        return
-    groups = [of for of in grouping["groups"] if of["estimable"] and "selection_rate" in of]
-    rates = {of["name"]: float(of["selection_rate"]) for of in groups}
-    if len(rates) > 1:
-        most, least = max(rates, key=rates.__getitem__), min(rates, key=rates.__getitem__)
-        yield (
-            f"Selection rates by {grouping['name']}: highest for {most} ({percent(rates[most])}), lowest "
-            f"for {least} ({percent(rates[least])})."
-        )
-
-
-def estimate(of: Any, name: str, low: str = "", high: str = "") -> Estimate:
-    """Return a number and its limits (``<name>_low``, ``<name>_high``) of a mapping or a row of a table."""
-    keys = (name, low or f"{name}_low", high or f"{name}_high")
-    return Estimate(*(math.nan if of.get(key) is None else float(of[key]) for key in keys))
-
-
 # --- certificates
 
 
 def certificate_commands(run: Path, checkpoint: Path) -> str:
     """Return the commands that write a certificate for a checkpoint of a run, and report the run with it."""
     proxies = run / "proxies.yaml"
-    return "\n".join(
-        [
-            shell_command("certify", checkpoint, "--template", proxies),
-            shell_command("certify", checkpoint, "--proxies", proxies, "--output", run / "certificate.json"),
-            shell_command("report", run),
-        ]
-    )
-
-
-# --- data
-
-
-def data_facts(data: TabularDataModule) -> DataFacts:
-    """Return the facts of a data module that has been set up."""
-    options = ("sensitive", "include_sensitive", "expose_sensitive")
-    return DataFacts(
-        name=data.display_name,
-        rows=data.split_sizes,
-        columns=by_column(data.feature_names, list(data.encoder.owners)),
-        related=list(data.related) if data.membership_source is None else [],
-        sensitive=data.sensitive,
-        groups=data.group_names,
-        use_of_sensitive=use_of_sensitive({name: getattr(data, name) for name in options}),
-        membership=data.membership_source,
-    )
-
-
-def data_name(name: str, path: object = None) -> str:
-    """Return the name of a data set; the name of the file for the user's own.
-
-    >>> data_name("table", "data/people.csv")
-    'people.csv'
-    """
-    return Path(str(path)).name if path and name == "table" else name
-
-
-def by_column(inputs: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
-    """Return the model's inputs by the column that they encode."""
-    found: dict[str, list[str]] = {name: [] for name in columns}
-    for name in inputs:
-        column = next((of for of in columns if name == of or name.startswith(f"{of}=")), name.split("=")[0])
-        found.setdefault(column, []).append(name)
-    return {column: names for column, names in found.items() if names}
-
-
-def use_of_sensitive(options: Mapping[str, Any]) -> str:
-    """Return how training used the sensitive attribute."""
-    sensitive = options["sensitive"]
-    if sensitive is None:
-        return "The data have no sensitive attribute."
-    if options["include_sensitive"]:
-        return f"{sensitive} is an input of the model."
-    if options["expose_sensitive"]:
-        return f"{sensitive} was used by the penalty in training; it is not an input of the model."
-    return f"{sensitive} was not used in training; validation and test rows have it for the gaps only."
+    template = shell_command("certify", checkpoint, "--template", proxies)
+    output = ("--output", run / "certificate.json")
+    certify = shell_command("certify", checkpoint, "--proxies", proxies, *output)
+    return "\n".join([template, certify, shell_command("report", run)])
 
 
 # --- grids
@@ -372,13 +273,7 @@ def use_of_sensitive(options: Mapping[str, Any]) -> str:
 def grid_facts(
     results: pd.DataFrame, *, max_accuracy_loss: float = 0.01, data: DataFacts | None = None
 ) -> Facts:
-    """Return the facts of a grid: the recommended setting compared with the vanilla one.
-
-    Args:
-        results: The grid's ``results.csv``.
-        max_accuracy_loss: The accuracy budget of the recommendation.
-        data: The data, if known.
-    """
+    """Return the facts of a grid: the recommended setting compared with the vanilla one."""
     summary = summarise(results)
     chosen = recommend(summary, max_accuracy_loss)
     options = json.loads(str(results["data_options"].iloc[0]))
@@ -432,7 +327,7 @@ def grid_facts(
         fronts=[front] if gaps else [],
         data=data,
         configuration=results_configuration(results),
-        versions=results_versions(results),
+        versions=installed_versions(results["versions"].iloc[0]),
         absent=absent,
         limits=[
             *([_NO_VANILLA] if chosen.vanilla is None else []),
@@ -486,12 +381,8 @@ def results_configuration(results: pd.DataFrame) -> dict[str, str]:
     return {name: text for name, values in shown.items() if (text := ", ".join(map(str, values)))}
 
 
-def results_versions(results: pd.DataFrame) -> dict[str, str]:
-    """Return the package versions that produced the results."""
-    return _installed(str(results["versions"].iloc[0]))
-
-
-def _installed(versions: str) -> dict[str, str]:
+def installed_versions(versions: str) -> dict[str, str]:
+    """Return the packages of a column ``versions`` that were installed."""
     return {package: found for package, found in json.loads(versions).items() if found}
 
 
@@ -519,14 +410,7 @@ def _is(row: pd.Series | None, index: Any) -> bool:
 
 
 def sweep_facts(result: SweepResult, *, data: DataFacts, folder: Path, max_accuracy_loss: float) -> Facts:
-    """Return the facts of a sweep.
-
-    Args:
-        result: Its result.
-        data: The data.
-        folder: The sweep's folder, which has ``chosen.yaml``.
-        max_accuracy_loss: The accuracy budget of the choice.
-    """
+    """Return the facts of a sweep, whose folder has ``chosen.yaml``."""
     trials, chosen, measure = result.trials, result.chosen, result.objective.name
     configuration = {key: str(value) for key, value in result.identity.items()}
     best = trials.loc[trials["trial"].isna(), "val_acc"].max()
@@ -569,7 +453,7 @@ def sweep_facts(result: SweepResult, *, data: DataFacts, folder: Path, max_accur
         fronts=[Front(f"{trials['trial'].notna().sum()} trials", trial_points, rule)],
         data=data,
         configuration=configuration,
-        versions=_installed(configuration["versions"]),
+        versions=installed_versions(configuration["versions"]),
         absent=dict.fromkeys(("gaps", "groups", "comparison", "training", "certificate"), fit),
         limits=[*rejection_lines(result.rejected), LINEAR_ONLY],
     )

@@ -8,7 +8,15 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from fairrf_lightning.audit.result import NOT_ESTIMABLE
+from fairrf_lightning.audit.result import (
+    FAIRER,
+    LESS_ACCURATE,
+    LESS_FAIR,
+    NO_DIFFERENCE,
+    NOT_ESTIMABLE,
+    nothing_to_compare,
+    unknown_statements,
+)
 from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.messages import DASH, first_upper, listing, number_text, percent, points
 from fairrf_lightning.metrics.counts import GAPS, Mode
@@ -88,8 +96,8 @@ def comparison_verdict(
     """Return whether the decisions are fairer than the other model's, and the cost in accuracy."""
     gaps = [gap for gap in gaps if gap.mode == "hard" and gap.difference is not None]
     changes = {_name(gap, gaps): gap.change for gap in gaps}
-    fairer = [name for name, change in changes.items() if change == "fairer, beyond noise"]
-    less = [name for name, change in changes.items() if change == "less fair, beyond noise"]
+    fairer = [name for name, change in changes.items() if change == FAIRER]
+    less = [name for name, change in changes.items() if change == LESS_FAIR]
     tone: Tone = "mixed"
     if fairer and less:
         title = f"Fairer than {other} in {listing(fairer)}, but less fair in {listing(less)}"
@@ -99,7 +107,7 @@ def comparison_verdict(
         title = f"Fairer than {other}, beyond noise" + _in(fairer, changes) + cost
     elif less:
         tone, title = "bad", f"Less fair than {other}, beyond noise" + _in(less, changes)
-    elif set(changes.values()) == {"not estimable"}:
+    elif set(changes.values()) == {NOT_ESTIMABLE}:
         tone, title = "unknown", f"Whether it is fairer than {other} cannot be estimated"
     else:
         title = f"No difference in fairness from {other} shown"
@@ -137,13 +145,8 @@ def with_collapse(
 ) -> Verdict:
     """Return the verdict with another headline if the model decides almost the same for everyone.
 
-    The gaps of such a model are small by construction.
-
-    Args:
-        verdict: The verdict by the gaps.
-        model: Share of positive decisions and balanced accuracy.
-        compared: The same of the compared model; NaN without one.
-        other: Name of the compared model.
+    The gaps of such a model are small by construction. ``model`` and ``compared`` are the share of positive
+    decisions and the balanced accuracy, NaN without another model.
     """
     (share, balanced), (other_share, other_balanced) = model, compared
     words = f"{percent(share)} of decisions are positive and balanced accuracy is {balanced:.2f}"
@@ -157,6 +160,30 @@ def with_collapse(
     else:
         return verdict
     return replace(verdict, tone="unknown", title=title)
+
+
+def with_groups(verdict: Verdict, result: Mapping[str, Any]) -> Verdict:
+    """Add which groups the rates differ between, and how rows of unknown group may change the gaps."""
+    sentences = [
+        line
+        for grouping in result["groupings"]
+        for line in (*_extremes(grouping), *unknown_statements(grouping))
+    ]
+    return replace(verdict, sentences=[*verdict.sentences, *sentences])
+
+
+def _extremes(grouping: Mapping[str, Any]) -> Iterator[str]:
+    if why := nothing_to_compare(grouping):
+        yield why
+        return
+    groups = [of for of in grouping["groups"] if of["estimable"] and "selection_rate" in of]
+    rates = {of["name"]: float(of["selection_rate"]) for of in groups}
+    if len(rates) > 1:
+        most, least = max(rates, key=rates.__getitem__), min(rates, key=rates.__getitem__)
+        yield (
+            f"Selection rates by {grouping['name']}: highest for {most} ({percent(rates[most])}), lowest "
+            f"for {least} ({percent(rates[least])})."
+        )
 
 
 def empty_comparison_verdict(
@@ -272,7 +299,7 @@ def _one_by_one(
 
 
 def _differences(gaps: Sequence[MeasuredGap]) -> Iterator[str]:
-    silent = [gap for gap in gaps if gap.change == "no difference shown"]
+    silent = [gap for gap in gaps if gap.change == NO_DIFFERENCE]
     return _one_by_one(gaps, _difference, silent, "No difference is shown")
 
 
@@ -297,7 +324,7 @@ def _size(gap: MeasuredGap, name: str) -> str:
 
 
 def _cost(against: AccuracyAgainst | None) -> str:
-    if against is None or against.change != "less accurate, beyond noise":
+    if against is None or against.change != LESS_ACCURATE:
         return ""
     return f"; it costs {points(-against.difference.value)} of accuracy"
 

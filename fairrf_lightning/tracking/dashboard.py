@@ -111,12 +111,10 @@ def _chart(key: str, kind: str, fields: dict[str, str]) -> CustomChart:
 
 
 def _gap_paths() -> list[Any]:
-    with_interval = {
-        f"{label}, with its 95 % interval": [f"val_{gap}", f"val_{gap}_low", f"val_{gap}_high"]
-        for gap, label in GAP_LABELS.items()
-    }
-    paths = {"Accuracy, with its 95 % interval": ["val_acc", "val_acc_low", "val_acc_high"]} | with_interval
-    return [LinePlot(title=title, x="epoch", y=list(names)) for title, names in paths.items()]
+    paths = {"acc": "Accuracy", **GAP_LABELS}.items()
+    titles = {name: f"{label}, with its 95 % interval" for name, label in paths}
+    ends = ("", "_low", "_high")
+    return [LinePlot(title=titles[of], x="epoch", y=[f"val_{of}{end}" for end in ends]) for of in titles]
 
 
 def _lines(title: str, pattern: str) -> LinePlot:

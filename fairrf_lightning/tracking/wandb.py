@@ -207,11 +207,8 @@ class WandbReport(Callback):
         """Keep this epoch's metrics for the Pareto chart."""
         del pl_module
         if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
-            metrics = {
-                name: float(value)
-                for name, value in trainer.callback_metrics.items()
-                if name.startswith("val_") and "/" not in name
-            }
+            found = trainer.callback_metrics.items()
+            metrics = {key: float(of) for key, of in found if key.startswith("val_") and "/" not in key}
             if "val_acc" in metrics:
                 self._history.append({"epoch": trainer.current_epoch} | metrics)
 
@@ -243,10 +240,8 @@ class WandbReport(Callback):
 
         def report(run: Run) -> None:
             run.config.update(_run_config(trainer, penalties), allow_val_change=True)  # type: ignore[no-untyped-call]
-            for penalty in penalties:
-                _define_metrics(
-                    run, (f"{of}/{f}" for f in penalty.feature_names for of in ("lambda", "penalty"))
-                )
+            features = [name for penalty in penalties for name in penalty.feature_names]
+            _define_metrics(run, (f"{of}/{name}" for name in features for of in ("lambda", "penalty")))
             if (metrics := _metrics_of(pl_module, "val")) is not None:
                 _define_metrics(run, _evaluation_names(_group_names(trainer, metrics.num_groups)))
 
@@ -296,13 +291,9 @@ def pareto_charts(history: Sequence[Metrics], chosen: Metrics | None) -> dict[st
         points = [(row[f"val_{gap}"], row["val_acc"]) for row in rows]
         gaps, accuracies = (pd.Series(values) for values in zip(*points, strict=True))
         front = {points[position] for position in pareto_front(accuracies, gaps)}
-        table = _table(
-            [f"val_{gap}", "val_acc", "epoch", "on_front", "chosen"],
-            [
-                [*point, row["epoch"], point in front, row is chosen]
-                for point, row in zip(points, rows, strict=True)
-            ],
-        )
+        both = zip(points, rows, strict=True)
+        lines = [[*point, row["epoch"], point in front, row is chosen] for point, row in both]
+        table = _table([f"val_{gap}", "val_acc", "epoch", "on_front", "chosen"], lines)
         title = f"Accuracy against {label}: epochs of this run, validation split"
         charts[f"pareto/{gap}"] = wandb.plot.scatter(table, f"val_{gap}", "val_acc", title=title)
     return charts
@@ -340,11 +331,9 @@ def _group_charts(rates: Mapping[str, GroupRate], groups: Sequence[str]) -> dict
     ]
     charts = {"test/groups": _table(["group", "rate", "value", "low", "high", "rows"], rows)}
     for name, rate in rates.items():
-        bars = [[group, value] for group, value in zip(groups, rate.value.tolist(), strict=True)]
+        bars = _table(["group", name], list(zip(groups, rate.value.tolist(), strict=True)))
         title = f"{RATE_LABELS[name]} by group, test split"
-        charts[f"test_groups/{name}"] = wandb.plot.bar(
-            _table(["group", name], bars), "group", name, title=title
-        )
+        charts[f"test_groups/{name}"] = wandb.plot.bar(bars, "group", name, title=title)
     return charts
 
 

@@ -19,11 +19,11 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 
 from fairrf_lightning.audit import Scores, audit
 from fairrf_lightning.audit import scores as scores_module
-from fairrf_lightning.audit.analysis import gap_bounds
 from fairrf_lightning.audit.result import may_turn
 from fairrf_lightning.cli.audit import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
+from fairrf_lightning.metrics.intervals import gap_bounds
 from fairrf_lightning.metrics.paired import paired_difference_interval
 from fairrf_lightning.report.sources import audit_facts
 from tests.audit.rows import audited, draw, grouping

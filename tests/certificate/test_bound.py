@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,23 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
-from fairrf_lightning.certificate import GapBound, gap_bound
+from fairrf_lightning.certificate import GapBound, gap_bound, k_feature_interval
 from fairrf_lightning.certificate.bound import (
     Box,
     box_bound,
+    population_bound,
     residual_spread,
     second_moments,
     standardise,
     weights_any,
 )
 from fairrf_lightning.certificate.knowledge import sample_box
-from fairrf_lightning.certificate.population import population_bound
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.functional import correlation_interval_multi
+from fairrf_lightning.functional import correlation_interval, correlation_interval_multi
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 seeds = st.integers(0, 2**32 - 1)
+quick = settings(deadline=None, max_examples=60)
 
 
 def draw(seed: int, rows: int, num_columns: int, *, hard: bool = False) -> tuple[Array, Array, Array] | None:
@@ -261,3 +263,73 @@ def test_decisions_that_were_rare_on_the_rows_may_be_less_rare_in_the_population
     unseen = 1 - (0.01 / 6) ** (1 / 200)
     assert limit is not None
     assert unseen / 0.3 - 1e-9 <= limit < 0.15
+
+
+def theorem_2(with_s: float, with_preds: float) -> tuple[float, float]:
+    """The paper's Theorem 2: one feature."""
+    pair = torch.tensor([[with_s], [with_preds]], dtype=torch.float64)
+    return k_feature_interval(pair[0], pair[1])
+
+
+@quick
+@given(st.floats(0, math.pi / 4), st.floats(0, math.pi / 4))
+def test_theorem_2_is_the_paper_s_formula(alpha: float, delta: float) -> None:
+    found = theorem_2(math.cos(alpha), math.sin(delta))
+    expected = math.cos(math.pi / 2 + delta + alpha), math.cos(math.pi / 2 - delta - alpha)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_theorem_2_says_nothing_where_the_paper_s_formula_would_be_wrong() -> None:
+    # alpha = delta = pi / 2: the formula as printed gives [0, 0], though S may be the prediction itself
+    assert theorem_2(0.0, 1.0) == (-1.0, 1.0)
+
+
+@quick
+@given(st.integers(1, 6), seeds, st.integers(3, 30))
+def test_tight_interval_holds_the_truth_and_is_never_wider_than_the_paper_s(
+    num_columns: int, seed: int, rows: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    data = rng.normal(size=(rows, num_columns + 2)) + rng.normal(size=(rows, 1))
+    joint = torch.from_numpy(np.corrcoef(data.T))
+    a, b, columns, truth = joint[:-2, -2], joint[:-2, -1], joint[:-2, :-2], joint[-1, -2].item()
+    low, high = (limit.item() for limit in correlation_interval_multi(a, b, columns))
+    assert low - 1e-6 <= truth <= high + 1e-6
+    singles = torch.stack(correlation_interval(a, b), -1).tolist()
+    for paper in (k_feature_interval(a, b), *singles):
+        assert paper[0] - 1e-6 <= low
+        assert high <= paper[1] + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("a", "columns"),
+    [
+        ([0.9, -0.9], [[1.0, 0.9], [0.9, 1.0]]),  # a' C^-1 a is above 1
+        ([0.5, 0.4], [[1.0, 1.0], [1.0, 1.0]]),  # a is out of the range of a singular C
+    ],
+)
+def test_impossible_correlations_are_refused(a: list[float], columns: list[list[float]]) -> None:
+    zero = torch.zeros(2, dtype=torch.float64)
+    with pytest.raises(InputError, match="no variable has these correlations"):
+        correlation_interval_multi(torch.tensor(a).double(), zero, torch.tensor(columns).double())
+    with pytest.raises(InputError, match="b = "):
+        correlation_interval_multi(zero, torch.tensor(a).double(), torch.tensor(columns).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_does_not_make_a_singular_matrix_impossible(dtype: torch.dtype) -> None:
+    rng = np.random.default_rng(0)
+    job = np.eye(4)[rng.integers(0, 4, 500)]
+    data = np.column_stack([job, job[:, 0] + rng.normal(size=500), job[:, 0]])
+    joint = torch.from_numpy(np.corrcoef(data.T)).to(dtype)  # S is a column, and the columns sum to 1
+    low, high = correlation_interval_multi(joint[:4, 5], joint[:4, 4], joint[:4, :4])
+    assert low.dtype == dtype
+    tolerance = 1e-6 if dtype == torch.float64 else 2e-2
+    assert [low.item(), high.item()] == pytest.approx([joint[4, 5].item()] * 2, abs=tolerance)
+
+
+def test_numbers_that_are_no_correlations_are_refused() -> None:
+    with pytest.raises(InputError, match="from -1 to 1"):
+        theorem_2(1.5, 0.0)
+    with pytest.raises(InputError, match="from -1 to 1"):
+        theorem_2(math.nan, 0.0)
