@@ -1,4 +1,4 @@
-"""What a sweep searches: its second objective, and the space of settings, as YAML."""
+"""Search space and second objective of a sweep: options of models as YAML, and what to minimise."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PARAMETERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, and what has the same value in all trials."""
+    """A search space: what is searched, and what has the same value in all trials."""
 
     distributions: dict[str, Distribution]
     fixed: dict[str, Any] = field(default_factory=dict)
