@@ -39,7 +39,6 @@ from fairrf_lightning.checkpoints import (
 )
 from fairrf_lightning.class_paths import accepted_options, import_class
 from fairrf_lightning.cli.errors import explain
-from fairrf_lightning.cli.methods import METHOD_HELP
 from fairrf_lightning.cli.output import (
     ProgressLine,
     print_next_commands,
@@ -47,7 +46,8 @@ from fairrf_lightning.cli.output import (
     print_results,
     quieten,
 )
-from fairrf_lightning.cli.short_names import ShortNameParser
+from fairrf_lightning.cli.parsing import ShortNameParser
+from fairrf_lightning.cli.short_names import METHOD_HELP, split_options
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder, check_data_options
 from fairrf_lightning.module import FairRFModule
@@ -73,7 +73,7 @@ class FairRFCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the arguments, and check the checkpoint before Lightning loads it."""
         self._given = list(args)
-        if (path := dict(_pairs(self._given)).get("--ckpt_path", "")).endswith(_TABLES):
+        if (path := _options(self._given).get("--ckpt_path", "")).endswith(_TABLES):
             raise InputError(
                 f"--ckpt_path {path}: this is a table, not a checkpoint. Name the table by --data.path, "
                 "and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
@@ -329,7 +329,7 @@ def _with_checkpoint(args: list[str]) -> list[str]:
     command, *rest = args
     if rest and not rest[0].startswith("-"):
         rest = ["--ckpt_path", *rest]
-    given = dict(_pairs(rest))
+    given = _options(rest)
     path = given.get("--ckpt_path")
     if path is None or {"--config", "--print_config"} & set(given) or path.endswith(_TABLES):
         return [command, *rest]
@@ -367,12 +367,8 @@ def _trust_data_hint(option: str, text: str) -> str:
     return _trust_hint("data" if option == "_class_path" else f"data.{option}", text)
 
 
-def _pairs(args: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of a command line with their values."""
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
-        option, equals, value = arg.partition("=")
-        if option.startswith("--"):
-            yield option, value if equals else following
+def _options(args: list[str]) -> dict[str, str]:
+    return {key: value for key, value, _ in split_options(args) if key.startswith("--")}
 
 
 def run_lightning_cli(args: list[str]) -> FairRFCLI:

@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 from fairrf_lightning.backbones import BackboneName
 from fairrf_lightning.cli.harm import is_worth_training
-from fairrf_lightning.cli.methods import MODEL_CLASSES
 from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
 from fairrf_lightning.cli.plots import check_matplotlib, plot_pareto
-from fairrf_lightning.cli.progress import progress_bar, resumable
-from fairrf_lightning.cli.tables import print_lines, print_table
+from fairrf_lightning.cli.short_names import MODEL_CLASSES
+from fairrf_lightning.cli.tables import print_lines, print_table, progress_bar, resumable
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.estimate import ACT_ABOVE
 from fairrf_lightning.experiments.choose import setting_warning

@@ -13,8 +13,7 @@ from fairrf_lightning.cli.grid import read_seeds
 from fairrf_lightning.cli.harm import is_worth_training
 from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
 from fairrf_lightning.cli.plots import check_matplotlib, plot_trials
-from fairrf_lightning.cli.progress import progress_bar, resumable
-from fairrf_lightning.cli.tables import print_lines, print_table
+from fairrf_lightning.cli.tables import print_lines, print_table, progress_bar, resumable
 from fairrf_lightning.estimate import ACT_ABOVE
 from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.choose import rejection_lines, setting_warning
