@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fairrf_lightning.cli.plots import check_matplotlib
+from fairrf_lightning.cli.grid import check_matplotlib
 from fairrf_lightning.cli.tables import print_lines, progress_bar, resumable
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean

@@ -23,6 +23,7 @@ from fairrf_lightning.certificate.knowledge import knowledge_template
 from fairrf_lightning.checkpoints import load_checkpoint, weights_digest
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.parsing import DataOptions, DataOverrides, takes_options_of
+from fairrf_lightning.cli.short_names import split_options
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.datamodules.parquet import csv_to_parquet
 from fairrf_lightning.errors import DivergedError, InputError, check_writable, writing_to
@@ -74,9 +75,7 @@ def certify_command(
     found = certify(run, **options)
     print_certificate(found)
     if output is not None:
-        with writing_to(f"--output {output}", "name a file in another folder"):
-            output.parent.mkdir(parents=True, exist_ok=True)
-            write_text(output, json.dumps(found.to_dict(), indent=2) + "\n")
+        _write("--output", output, json.dumps(found.to_dict(), indent=2) + "\n")
 
 
 def print_certificate(certificate: Certificate) -> None:
@@ -98,6 +97,12 @@ def _check_output(option: str, path: Path) -> None:
         check_writable(path.parent)
 
 
+def _write(option: str, path: Path, text: str) -> None:
+    with writing_to(f"{option} {path}", "name a file in another folder"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+
+
 def _write_template(run: Run, path: Path) -> None:
     """Write a file for ``--proxies`` with the widest limits; an existing file is kept."""
     if path.exists():
@@ -106,9 +111,7 @@ def _write_template(run: Run, path: Path) -> None:
     names, related = run.data.feature_names, run.data.related_columns
     if run.data.penalty_columns is None and related:
         names = [names[column] for columns in related.values() for column in columns]
-    with writing_to(f"--template {path}", "name a file in another folder"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, knowledge_template(names))
+    _write("--template", path, knowledge_template(names))
     print_lines(f"Wrote {path}: replace the limits by what you know about S, and name it by --proxies.")
 
 
@@ -137,12 +140,9 @@ def fit_command(args: Sequence[str], related: Sequence[str], sensitive: str | No
         related: The related features.
         sensitive: A column of the data that holds S and is not marked as S by the options.
     """
-    kept: list[str] = []
-    is_related = False
-    for arg in args:
-        if arg.startswith("--"):
-            is_related = arg.partition("=")[0] in ("--data.related", "--data.init_args.related")
-        kept += [] if is_related else [arg]
+    related_options = ("--data.related", "--data.init_args.related")
+    options = split_options(list(args))
+    kept = [arg for key, _, typed in options if key not in related_options for arg in typed]
     kept += [] if sensitive is None else [f"--data.sensitive={sensitive}"]
     return shell_command("fit", *kept, f"--data.related={json.dumps(list(related), ensure_ascii=False)}")
 
@@ -303,7 +303,7 @@ def _front(folder: Path) -> Front:
 
 
 @takes_options_of(csv_to_parquet, "path", "out", "progress")
-def to_parquet(path: Path, out: Path, **options: Any) -> None:
+def to_parquet_command(path: Path, out: Path, **options: Any) -> None:
     """Convert a CSV file of any size to a directory of Parquet files, which training streams.
 
     Args:

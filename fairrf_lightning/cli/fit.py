@@ -42,15 +42,16 @@ from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.output import (
     ProgressLine,
     print_next_commands,
-    print_notices,
     print_results,
     quieten,
 )
 from fairrf_lightning.cli.parsing import ShortNameParser
 from fairrf_lightning.cli.short_names import METHOD_HELP, split_options
+from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder, check_data_options
 from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.notices import Stage, model_notices
 from fairrf_lightning.presets import fit_callbacks, recommended
 from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
 
@@ -168,17 +169,14 @@ class FairRFCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         """Run the command, then print the notices about the model."""
         super()._run_subcommand(subcommand)
-        if not self.trainer.state.finished:
+        if not (self.trainer.state.finished and self.trainer.is_global_zero):
             return
+        stage: Stage = "val" if subcommand == "validate" else "test"
         fitted = subcommand == "fit"
-        notices = print_notices(
-            self.trainer,
-            self.model,
-            "val" if subcommand == "validate" else "test",
-            fitted=fitted,
-            resumed_at=self._checkpoint.get("global_step") if fitted else None,
-        )
-        if fitted and self.trainer.is_global_zero:
+        resumed_at = self._checkpoint.get("global_step") if fitted else None
+        notices = model_notices(self.trainer, self.model, stage, fitted=fitted, resumed_at=resumed_at)
+        print_lines(*(f"note: {sentence}" for sentence in notices))
+        if fitted:
             add_to_record(self.trainer, notices=notices)
             print_next_commands(self.trainer)
 

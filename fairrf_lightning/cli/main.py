@@ -26,10 +26,11 @@ class Command(NamedTuple):
         name: Name on the command line.
         group: Heading in the help.
         help: What it does, in one line.
-        target: ``module:function``, relative to this package and imported when it is called. Functions
-            named ``run_*`` read their arguments themselves; others are called by :func:`~.parsing.call`.
+        target: ``module`` or ``module:function``, relative to this package and imported when it is called;
+            by default the function is ``NAME_command``. Functions named ``run_*`` read their arguments
+            themselves; others are called by :func:`~.parsing.call`.
         extra: Extra of the package that brings what the command imports.
-        aliases: Earlier names.
+        alias: Earlier name.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Command(NamedTuple):
     help: str
     target: str
     extra: str = ""
-    aliases: tuple[str, ...] = ()
+    alias: str | None = None
 
 
 COMMANDS = (
@@ -48,32 +49,17 @@ COMMANDS = (
     ),
     Command("predict", "Train", "Write probabilities and decisions to a CSV file.", ".fit:run_fit"),
     Command(
-        "grid",
-        "Explore",
-        "Train eta x beta x seeds at once and recommend a setting.",
-        ".grid:grid_command",
-        "reproduce",
+        "grid", "Explore", "Train eta x beta x seeds at once and recommend a setting.", ".grid", "reproduce"
     ),
-    Command("sweep", "Explore", "Search for a setting with Optuna.", ".sweep:sweep_command", "sweep"),
+    Command("sweep", "Explore", "Search for a setting with Optuna.", ".sweep", "sweep"),
     Command(
         "survey",
         "Explore",
         "Plan a survey of a few hundred people's S, and draw its form.",
         ".survey:run_survey",
     ),
-    Command(
-        "suggest",
-        "Explore",
-        "Rank columns as related features by a sample with known S.",
-        ".commands:suggest_command",
-    ),
-    Command(
-        "audit",
-        "Assess",
-        "Compare groups: rates, gaps and intervals of any model.",
-        ".audit:audit_command",
-        "report",
-    ),
+    Command("suggest", "Explore", "Rank columns as related features by a sample with known S.", ".commands"),
+    Command("audit", "Assess", "Compare groups: rates, gaps and intervals of any model.", ".audit", "report"),
     Command(
         "correct",
         "Assess",
@@ -82,40 +68,22 @@ COMMANDS = (
         "report",
     ),
     Command(
-        "certify",
-        "Assess",
-        "Bound the gap between groups that were never observed.",
-        ".commands:certify_command",
-        "report",
+        "certify", "Assess", "Bound the gap between groups that were never observed.", ".commands", "report"
     ),
     Command(
-        "report",
-        "Assess",
-        "Write a page and a model card for a run, grid or audit.",
-        ".commands:report_command",
-        "report",
+        "report", "Assess", "Write a page and a model card for a run, grid or audit.", ".commands", "report"
     ),
     Command(
         "sample-size",
         "Assess",
         "Number of labelled rows that an audit needs.",
-        ".audit:sample_size_command",
+        ".audit",
         "report",
-        ("labels", "sample_size"),
+        alias="labels",
     ),
+    Command("to_parquet", "Data", "Convert a large CSV file, so that training streams it.", ".commands"),
     Command(
-        "to_parquet",
-        "Data",
-        "Convert a large CSV file, so that training streams it.",
-        ".commands:to_parquet",
-        aliases=("to-parquet",),
-    ),
-    Command(
-        "dashboard",
-        "Share",
-        "Save a W&B workspace that shows the runs of a project.",
-        ".commands:dashboard_command",
-        "wandb",
+        "dashboard", "Share", "Save a W&B workspace that shows the runs of a project.", ".commands", "wandb"
     ),
     Command(
         "reproduce",
@@ -228,13 +196,13 @@ def main(args: list[str] | None = None) -> None:
 
 
 def find_command(name: str) -> Command:
-    """Return a command by its name or an earlier name of it.
+    """Return a command by its name, with dashes or underscores, or by its earlier name.
 
     Raises:
         InputError: If there is no such command.
     """
     for command in COMMANDS:
-        if name in (command.name, *command.aliases):
+        if name.replace("-", "_") == command.name.replace("-", "_") or name == command.alias:
             return command
     known = [command.name for command in COMMANDS]
     raise InputError(f"command {name!r}: no such command; {did_you_mean(name, known)}")
@@ -279,6 +247,7 @@ def _run(name: str, args: list[str]) -> Any:
         sys.stdout.write(_training_help(name, command.help))
         raise SystemExit(0)
     module, _, function = command.target.partition(":")
+    function = function or f"{command.name.replace('-', '_')}_command"
     try:
         found = getattr(import_module(module, __package__), function)
     except ModuleNotFoundError as error:

@@ -212,12 +212,12 @@ def takes_options_of(analysis: Callable[..., Any], *provided: str) -> Callable[[
     Their types, defaults and help are those of the analysis, so that each stands in one place.
 
     Args:
-        analysis: The analysis.
+        analysis: The analysis, or a dataclass of options.
         provided: Arguments of the analysis that the command provides itself.
     """
 
     def decorate(command: _Command) -> _Command:
-        command.analysis = analysis, provided  # type: ignore[attr-defined]
+        command.analyses = [(analysis, provided), *getattr(command, "analyses", ())]  # type: ignore[attr-defined]
         return command
 
     return decorate
@@ -347,14 +347,18 @@ def _parse(parameters: Iterable[_Parameter], name: str, given: _Given) -> Namesp
         elif one.kind is not DataOverrides:
             default = None if one.is_positional else one.default
             parser.add_argument(f"--{one.name}", type=one.kind, default=default)
-    return parser.parse_args([*(f"--{key}={text}" for key, text in given.values.items()), *data_args])
+    args = [*(f"--{key}={text}" for key, text in given.values.items()), *data_args]
+    options: Namespace = parser.parse_args(args)
+    return options
 
 
 def _value(one: _Parameter, options: Namespace, given: _Given) -> Any:
     if one.kind is DataOverrides:
-        found = {key.partition(".")[2]: text for key, text in given.data_options.items()}
-        name = found.pop("", "")
-        return DataOverrides({key: yaml.safe_load(text) for key, text in found.items()}, name)
+        changed = dict(given.data_options)
+        name = changed.pop(f"--{one.name}", "")
+        return DataOverrides(
+            {key.partition(".")[2]: yaml.safe_load(text) for key, text in changed.items()}, name
+        )
     value = options[one.name]
     if one.kind is not DataOptions or (value is None and one.default is None):
         return value
@@ -373,8 +377,12 @@ def _parameters(function: Callable[..., Any]) -> list[_Parameter]:
         for name, one in inspect.signature(function).parameters.items()
         if one.kind is not one.VAR_KEYWORD
     ]
-    analysis, provided = getattr(function, "analysis", (None, ()))
-    taken = [one for one in (_parameters(analysis) if analysis else ()) if one.name not in provided]
+    taken = [
+        one
+        for analysis, provided in getattr(function, "analyses", ())
+        for one in _parameters(analysis)
+        if one.name not in provided
+    ]
     return sorted([*own, *taken], key=lambda one: (one.default is not inspect.Parameter.empty, one in own))
 
 

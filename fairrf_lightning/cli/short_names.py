@@ -6,7 +6,8 @@ Nothing here imports torch, so ``fit --help`` answers at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from fairrf_lightning.errors import InputError, did_you_mean
@@ -53,23 +54,24 @@ METHOD_HELP = "--method NAME stands for these options: " + "; ".join(
 
 def expand_args(args: list[str]) -> Iterable[str]:
     """Yield the arguments with ``--data adult`` and ``--data=adult`` spelt out."""
-    place, previous = None, ""
+    expand: Callable[[str], str] | None = None  # for the value of the argument before
+    previous = ""
     for arg in args:
         key, equals, value = arg.partition("=")
-        if place is not None:
-            yield _as_argument(resolve(place, arg))
-            place = None
-        elif equals and (place_of_key := _place(key)):
-            yield f"{key}={_as_argument(resolve(place_of_key, value))}"
+        if expand is not None:
+            yield expand(arg)
+            expand = None
+        elif equals and (place := _place(key)):
+            yield f"{key}={_as_argument(place, value)}"
         elif equals and key in _LISTS:
             yield f"{key}={as_list(value)}"
         elif previous in _LISTS:
             yield as_list(arg)
-        elif not equals and arg.endswith(".help") and _place(arg.removesuffix(".help")):
-            yield arg
-            place = arg.removeprefix("--")
         else:
-            place = _place(arg)
+            if place := _place(arg):
+                expand = partial(_as_argument, place)
+            elif place := _place(arg.removesuffix(".help")):
+                expand = partial(_class_of, place)
             yield arg
         previous = arg
 
@@ -89,22 +91,19 @@ def expand_config(config: Any, place: str = "") -> Any:
     """Return a config with short names spelt out at the same places as on the command line."""
     if isinstance(config, list):
         return [expand_config(item, place) for item in config]
-    if isinstance(config, dict):
-        return {
-            key: resolve(f"{place}.help", value)
-            if key == "class_path" and place in SHORT_NAMES and isinstance(value, str)
-            else expand_config(
-                value,
-                place
-                if key in ("init_args", *COMMANDS_OF_LIGHTNING)
-                else f"{place}.{key}".strip(".").removesuffix("+"),
-            )
-            for key, value in _with_preset(config, place).items()
-        }
     if isinstance(config, str) and place in SHORT_NAMES:
-        found = resolve(place, config)
+        found = _spelt_out(place, config)
         return {"class_path": found} if isinstance(found, str) and found != config else found
-    return config
+    if not isinstance(config, dict):
+        return config
+    expanded = {}
+    for key, value in _with_preset(config, place).items():
+        if key == "class_path" and place in SHORT_NAMES and isinstance(value, str):
+            expanded[key] = _class_of(place, value)
+        else:
+            inner = place if key in _SAME_PLACE else f"{place}.{key}".strip(".").removesuffix("+")
+            expanded[key] = expand_config(value, inner)
+    return expanded
 
 
 def _with_preset(config: dict[str, Any], place: str) -> dict[str, Any]:
@@ -116,48 +115,44 @@ def _with_preset(config: dict[str, Any], place: str) -> dict[str, Any]:
     return config | {"init_args": options}
 
 
-def resolve(place: str, name: str) -> Any:
-    """Return the class path that a short name stands for, or a dict of it and its arguments.
-
-    Args:
-        place: The option, such as ``"data"``; with ``".help"`` behind it, only a class path will do.
-        name: A short name; anything else is returned as it is.
-    """
-    option = place.removesuffix(".help")
-    names = SHORT_NAMES[option]
+def _class_of(place: str, name: str) -> str:
+    """Return the class path that a short name of an option stands for; other names as they are."""
+    names = SHORT_NAMES[place]
     if name in names:
-        path = names[name]
-        bare = place != option or path not in _NEEDED_ARGS
-        return path if bare else {"class_path": path, "init_args": _NEEDED_ARGS[path]}
-    presets = preset_names(_PRESETS[option]) if option in _PRESETS else []
+        return names[name]
+    presets = preset_names(_PRESETS[place]) if place in _PRESETS else []
     if name in presets:
-        return _from_preset(place, name)
+        return _class_of(place, preset(_PRESETS[place], name)["class_path"])
     if name.isidentifier() and name.islower() and name not in ("true", "false", "null", "none"):
         raise InputError(
-            f"--{option} {name}: no such name; {did_you_mean(name, dict.fromkeys([*names, *presets]))}"
+            f"--{place} {name}: no such name; {did_you_mean(name, dict.fromkeys([*names, *presets]))}"
         )
     # The parser would read the file as a config, and print all of its rows in the error.
-    if option == "data" and name.lower().endswith(_TABLE_ENDINGS):
+    if place == "data" and name.lower().endswith(_TABLE_ENDINGS):
         raise InputError(f"--data {name}: this is a file; name it by --data table --data.path {name}")
     return name
 
 
-def _from_preset(place: str, name: str) -> Any:
-    option = place.removesuffix(".help")
-    found = preset(_PRESETS[option], name)
-    class_path = resolve(f"{option}.help", found["class_path"])
-    return (
-        class_path if place != option else {"class_path": class_path, "init_args": found.get("init_args", {})}
-    )
+def _spelt_out(place: str, name: str) -> str | dict[str, Any]:
+    """Return the class path that a short name stands for, with its arguments if it has any."""
+    path = _class_of(place, name)
+    if name in SHORT_NAMES[place]:
+        init_args = _NEEDED_ARGS.get(path)
+    elif place in _PRESETS and name in preset_names(_PRESETS[place]):
+        init_args = preset(_PRESETS[place], name).get("init_args", {})
+    else:
+        init_args = None
+    return path if init_args is None else {"class_path": path, "init_args": init_args}
+
+
+def _as_argument(place: str, name: str) -> str:
+    found = _spelt_out(place, name)
+    return found if isinstance(found, str) else json.dumps(found)
 
 
 def _place(arg: str) -> str | None:
     place = arg.removeprefix("--").removesuffix("+")
     return place if arg.startswith("--") and place in SHORT_NAMES else None
-
-
-def _as_argument(found: Any) -> str:
-    return found if isinstance(found, str) else json.dumps(found)
 
 
 def expand_method(args: list[str]) -> list[str]:
@@ -200,5 +195,6 @@ def split_options(args: list[str]) -> list[tuple[str, str, list[str]]]:
         groups[-1].append(arg)
     keys = [group[0].partition("=") for group in groups]
     return [
-        (key, value or "".join(group[1:]), group) for (key, _, value), group in zip(keys, groups, strict=True)
+        (key, value or " ".join(group[1:]), group)
+        for (key, _, value), group in zip(keys, groups, strict=True)
     ]
