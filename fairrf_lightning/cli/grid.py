@@ -201,7 +201,13 @@ def plot_fronts(
         dots = axes.scatter(x, y, c=rows[strength], cmap="viridis", zorder=3)
         front = pareto_front(y, x)
         axes.plot(x.iloc[front], y.iloc[front], color="gray", linewidth=1, zorder=2, label="Pareto front")
-        style = {"s": 130, "facecolors": "none", "edgecolors": "crimson", "linewidths": 1.5, "zorder": 4}
+        style: dict[str, Any] = {
+            "s": 130,
+            "facecolors": "none",
+            "edgecolors": "crimson",
+            "linewidths": 1.5,
+            "zorder": 4,
+        }
         for row, marker, name in marks:
             axes.scatter(row[gap], row[accuracy], marker=marker, label=name, **style)
         axes.set_xlabel(label)
