@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fairrf_lightning.cli.plots import check_matplotlib
-from fairrf_lightning.cli.progress import progress_bar, resumable
-from fairrf_lightning.cli.tables import print_lines
+from fairrf_lightning.cli.grid import check_matplotlib
+from fairrf_lightning.cli.tables import print_lines, progress_bar, resumable
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs

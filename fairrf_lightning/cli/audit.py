@@ -43,7 +43,7 @@ _SCORES = {
     "calibration_error": "calib. error",
     "auc": "AUC",
 }
-_NOT_APPLICABLE = "not applicable"
+_NEEDING_LABELS = {one.label for one in GAPS.values() if one.needs_labels}
 
 
 def audit_command(
@@ -225,89 +225,79 @@ def print_audit(result: Mapping[str, Any]) -> None:
         columns = ["value", "other", "change", interval, "verdict"]
         print_table([line], title="Accuracy of all rows", columns=columns)
     for grouping in result["groupings"]:
+        name = grouping["name"]
         if "num_classes" in result:
             _print_classes(grouping, result, interval)
             continue
         for numbers, words in _group_tables(result):
-            groups = [*grouping["groups"], {"name": "all rows", "estimable": True, **result["overall"]}]
             print_table(
-                [_group_line(group, numbers) for group in groups],
-                title=f"Groups by {grouping['name']}{words}",
+                [_group_line(group, numbers) for group in _with_all_rows(grouping, result)],
+                title=f"Groups by {name}{words}",
                 columns=["group", "rows", *numbers.values()],
             )
         print_table(
-            [_gap_line(gap, result) for gap in grouping["gaps"]],
-            title=f"Gaps by {grouping['name']}",
+            [[gap["gap"], gap["mode"], *_gap_numbers(gap, result)] for gap in grouping["gaps"]],
+            title=f"Gaps by {name}",
             columns=["gap", "mode", "value", interval],
         )
-        if changes := [_change_line(gap) for gap in grouping["gaps"] if gap["against"]]:
-            columns = ["gap", "other", "change", interval, "verdict"]
-            print_table(changes, title=f"Change of the gaps by {grouping['name']}", columns=columns)
+        changes = [
+            [f"{gap['gap']} {gap['mode']}", *_change(gap)] for gap in grouping["gaps"] if gap["against"]
+        ]
+        if changes:
+            _print_changes(changes, name, interval)
         print_lines(*_notes(grouping, result))
     print_lines(*result["notices"])
 
 
 def _print_classes(grouping: Mapping[str, Any], result: Mapping[str, Any], interval: str) -> None:
     """Print a grouping of more than two classes: rates, the largest gaps, and the gaps of each class."""
-    name, everyone = grouping["name"], {"name": "all rows", "estimable": True, **result["overall"]}
+    name, groups = grouping["name"], _with_all_rows(grouping, result)
     rates = {"selection_rate": "selected"}
     if has_labels(result):
         rates |= {name: _DECISIONS[name] for name in ("true_positive_rate", "false_positive_rate")}
         rates["base_rate"] = _SCORES["base_rate"]
         print_table(
-            [_group_line(group, {"accuracy": ""}) for group in (*grouping["groups"], everyone)],
+            [_group_line(group, {"accuracy": ""}) for group in groups],
             title=f"Accuracy by {name}",
             columns=["group", "rows", "accuracy"],
         )
     lines = [
         [group["name"], str(one["class"]), *(_number(one[rate]) for rate in rates)]
-        for group in (*grouping["groups"], everyone)
+        for group in groups
         if group["estimable"]
         for one in group["classes"]
     ]
     print_table(lines, title=f"Classes by {name}", columns=["group", "class", *rates.values()])
     largest = [
-        [gap["gap"], gap["mode"], _class_name(gap), *_gap_line(gap, result)[2:]] for gap in grouping["gaps"]
+        (gap, "" if gap["largest_class"] is None else str(gap["largest_class"])) for gap in grouping["gaps"]
     ]
     print_table(
-        largest,
+        [[gap["gap"], gap["mode"], number, *_gap_numbers(gap, result)] for gap, number in largest],
         title=f"Gaps by {name}, the largest of {result['num_classes']} classes",
         columns=["gap", "mode", "class", "value", interval],
     )
     hard = [gap for gap in grouping["gaps"] if gap["mode"] == "hard" and gap["by_class"]]
-    hard = [gap for gap in hard if has_labels(result) or gap["gap"] not in _needing_labels()]
+    hard = [gap for gap in hard if has_labels(result) or gap["gap"] not in _NEEDING_LABELS]
+    parts = [(gap["gap"], number, one) for gap in hard for number, one in enumerate(gap["by_class"])]
     print_table(
-        [
-            [gap["gap"], str(number), *_gap_line(one, result)[2:]]
-            for gap in hard
-            for number, one in enumerate(gap["by_class"])
-        ],
+        [[gap, str(number), *_gap_numbers(one, result)] for gap, number, one in parts],
         title=f"Gaps by {name}, decisions of each class",
         columns=["gap", "class", "value", interval],
     )
     if result["against"] is not None:
-        changes = [
-            [f"{gap['gap']} class {number}", *_change_line(one)[1:]]
-            for gap in hard
-            for number, one in enumerate(gap["by_class"])
-            if one["against"]
-        ]
-        columns = ["gap", "other", "change", interval, "verdict"]
-        print_table(changes, title=f"Change of the gaps by {name}", columns=columns)
-    parts = [
-        {**one, "gap": f"{gap['gap']} of class {number}"}
-        for gap in hard
-        for number, one in enumerate(gap["by_class"])
-    ]
-    print_lines(*_notes({**grouping, "gaps": hard}, result), *_left_out(parts, result))
+        changes = [[f"{gap} class {number}", *_change(one)] for gap, number, one in parts if one["against"]]
+        _print_changes(changes, name, interval)
+    named = [{**one, "gap": f"{gap} of class {number}"} for gap, number, one in parts]
+    print_lines(*_notes({**grouping, "gaps": hard}, result), *_left_out(named, result))
 
 
-def _class_name(gap: Mapping[str, Any]) -> str:
-    return "" if gap["largest_class"] is None else str(gap["largest_class"])
+def _print_changes(changes: list[list[str]], name: str, interval: str) -> None:
+    columns = ["gap", "other", "change", interval, "verdict"]
+    print_table(changes, title=f"Change of the gaps by {name}", columns=columns)
 
 
-def _needing_labels() -> set[str]:
-    return {one.label for one in GAPS.values() if one.needs_labels}
+def _with_all_rows(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*grouping["groups"], {"name": "all rows", "estimable": True, **result["overall"]}]
 
 
 def _group_tables(result: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, str], str]]:
@@ -329,18 +319,18 @@ def _group_line(group: Mapping[str, Any], numbers: Mapping[str, str]) -> list[st
     return [group["name"], f"{group['rows']:,}", *shown]
 
 
-def _gap_line(gap: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
-    shown = [_number(gap["value"]), _span(gap["low"], gap["high"])]
-    if gap["gap"] in _needing_labels() and not has_labels(result):
-        shown = [_NOT_APPLICABLE, _NOT_APPLICABLE]
-    return [gap["gap"], gap["mode"], *shown]
+def _gap_numbers(gap: Mapping[str, Any], result: Mapping[str, Any]) -> list[str]:
+    """Return the value and the interval of a gap."""
+    if gap["gap"] in _NEEDING_LABELS and not has_labels(result):
+        return ["not applicable"] * 2
+    return [_number(gap["value"]), _span(gap["low"], gap["high"])]
 
 
-def _change_line(gap: Mapping[str, Any]) -> list[str]:
+def _change(gap: Mapping[str, Any]) -> list[str]:
+    """Return the other model's value, the difference, its interval and the verdict."""
     other = gap["against"]
     ends = _span(other["difference_low"], other["difference_high"])
-    name = f"{gap['gap']} {gap['mode']}"
-    return [name, _number(other["value"]), _number(other["difference"]), ends, other["verdict"]]
+    return [_number(other["value"]), _number(other["difference"]), ends, other["verdict"]]
 
 
 def _notes(grouping: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[str]:

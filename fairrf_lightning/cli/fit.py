@@ -39,18 +39,19 @@ from fairrf_lightning.checkpoints import (
 )
 from fairrf_lightning.class_paths import accepted_options, import_class
 from fairrf_lightning.cli.errors import explain
-from fairrf_lightning.cli.methods import METHOD_HELP
 from fairrf_lightning.cli.output import (
     ProgressLine,
     print_next_commands,
-    print_notices,
     print_results,
     quieten,
 )
-from fairrf_lightning.cli.short_names import ShortNameParser
+from fairrf_lightning.cli.parsing import ShortNameParser
+from fairrf_lightning.cli.short_names import METHOD_HELP, split_options
+from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder, check_data_options
 from fairrf_lightning.module import FairRFModule
+from fairrf_lightning.notices import Stage, model_notices
 from fairrf_lightning.presets import fit_callbacks, recommended
 from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
 
@@ -73,7 +74,7 @@ class FairRFCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the arguments, and check the checkpoint before Lightning loads it."""
         self._given = list(args)
-        if (path := dict(_pairs(self._given)).get("--ckpt_path", "")).endswith(_TABLES):
+        if (path := _options(self._given).get("--ckpt_path", "")).endswith(_TABLES):
             raise InputError(
                 f"--ckpt_path {path}: this is a table, not a checkpoint. Name the table by --data.path, "
                 "and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
@@ -168,17 +169,14 @@ class FairRFCLI(LightningCLI):
     def _run_subcommand(self, subcommand: str) -> None:
         """Run the command, then print the notices about the model."""
         super()._run_subcommand(subcommand)
-        if not self.trainer.state.finished:
+        if not (self.trainer.state.finished and self.trainer.is_global_zero):
             return
+        stage: Stage = "val" if subcommand == "validate" else "test"
         fitted = subcommand == "fit"
-        notices = print_notices(
-            self.trainer,
-            self.model,
-            "val" if subcommand == "validate" else "test",
-            fitted=fitted,
-            resumed_at=self._checkpoint.get("global_step") if fitted else None,
-        )
-        if fitted and self.trainer.is_global_zero:
+        resumed_at = self._checkpoint.get("global_step") if fitted else None
+        notices = model_notices(self.trainer, self.model, stage, fitted=fitted, resumed_at=resumed_at)
+        print_lines(*(f"note: {sentence}" for sentence in notices))
+        if fitted:
             add_to_record(self.trainer, notices=notices)
             print_next_commands(self.trainer)
 
@@ -329,7 +327,7 @@ def _with_checkpoint(args: list[str]) -> list[str]:
     command, *rest = args
     if rest and not rest[0].startswith("-"):
         rest = ["--ckpt_path", *rest]
-    given = dict(_pairs(rest))
+    given = _options(rest)
     path = given.get("--ckpt_path")
     if path is None or {"--config", "--print_config"} & set(given) or path.endswith(_TABLES):
         return [command, *rest]
@@ -367,12 +365,8 @@ def _trust_data_hint(option: str, text: str) -> str:
     return _trust_hint("data" if option == "_class_path" else f"data.{option}", text)
 
 
-def _pairs(args: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of a command line with their values."""
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
-        option, equals, value = arg.partition("=")
-        if option.startswith("--"):
-            yield option, value if equals else following
+def _options(args: list[str]) -> dict[str, str]:
+    return {key: value for key, value, _ in split_options(args) if key.startswith("--")}
 
 
 def run_lightning_cli(args: list[str]) -> FairRFCLI:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import signal
 import sys
+import textwrap
 import warnings
+from collections.abc import Iterable
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -24,10 +26,11 @@ class Command(NamedTuple):
         name: Name on the command line.
         group: Heading in the help.
         help: What it does, in one line.
-        target: ``module:function``, relative to this package and imported when it is called. Functions
-            named ``run_*`` read their arguments themselves; others are called by :func:`~.parsing.call`.
+        target: ``module`` or ``module:function``, relative to this package and imported when it is called;
+            by default the function is ``NAME_command``. Functions named ``run_*`` read their arguments
+            themselves; others are called by :func:`~.parsing.call`.
         extra: Extra of the package that brings what the command imports.
-        aliases: Earlier names.
+        alias: Earlier name.
     """
 
     name: str
@@ -35,7 +38,7 @@ class Command(NamedTuple):
     help: str
     target: str
     extra: str = ""
-    aliases: tuple[str, ...] = ()
+    alias: str | None = None
 
 
 COMMANDS = (
@@ -46,32 +49,17 @@ COMMANDS = (
     ),
     Command("predict", "Train", "Write probabilities and decisions to a CSV file.", ".fit:run_fit"),
     Command(
-        "grid",
-        "Explore",
-        "Train eta x beta x seeds at once and recommend a setting.",
-        ".grid:grid_command",
-        "reproduce",
+        "grid", "Explore", "Train eta x beta x seeds at once and recommend a setting.", ".grid", "reproduce"
     ),
-    Command("sweep", "Explore", "Search for a setting with Optuna.", ".sweep:sweep_command", "sweep"),
+    Command("sweep", "Explore", "Search for a setting with Optuna.", ".sweep", "sweep"),
     Command(
         "survey",
         "Explore",
         "Plan a survey of a few hundred people's S, and draw its form.",
         ".survey:run_survey",
     ),
-    Command(
-        "suggest",
-        "Explore",
-        "Rank columns as related features by a sample with known S.",
-        ".certify:suggest_command",
-    ),
-    Command(
-        "audit",
-        "Assess",
-        "Compare groups: rates, gaps and intervals of any model.",
-        ".audit:audit_command",
-        "report",
-    ),
+    Command("suggest", "Explore", "Rank columns as related features by a sample with known S.", ".commands"),
+    Command("audit", "Assess", "Compare groups: rates, gaps and intervals of any model.", ".audit", "report"),
     Command(
         "correct",
         "Assess",
@@ -80,40 +68,22 @@ COMMANDS = (
         "report",
     ),
     Command(
-        "certify",
-        "Assess",
-        "Bound the gap between groups that were never observed.",
-        ".certify:certify_command",
-        "report",
+        "certify", "Assess", "Bound the gap between groups that were never observed.", ".commands", "report"
     ),
     Command(
-        "report",
-        "Assess",
-        "Write a page and a model card for a run, grid or audit.",
-        ".report:report_command",
-        "report",
+        "report", "Assess", "Write a page and a model card for a run, grid or audit.", ".commands", "report"
     ),
     Command(
         "sample-size",
         "Assess",
         "Number of labelled rows that an audit needs.",
-        ".audit:sample_size_command",
+        ".audit",
         "report",
-        ("labels", "sample_size"),
+        alias="labels",
     ),
+    Command("to_parquet", "Data", "Convert a large CSV file, so that training streams it.", ".commands"),
     Command(
-        "to_parquet",
-        "Data",
-        "Convert a large CSV file, so that training streams it.",
-        ".data:to_parquet",
-        aliases=("to-parquet",),
-    ),
-    Command(
-        "dashboard",
-        "Share",
-        "Save a W&B workspace that shows the runs of a project.",
-        ".report:dashboard_command",
-        "wandb",
+        "dashboard", "Share", "Save a W&B workspace that shows the runs of a project.", ".commands", "wandb"
     ),
     Command(
         "reproduce",
@@ -129,6 +99,73 @@ _EXAMPLES = (
     ("report", "lightning_logs/version_0"),
     ("audit", "scores.csv", "--groups", "race,sex"),
 )
+
+_BUILT_IN = ("drop_in", "pretrain")  # presets of callbacks that `fit` has already
+_FIT = """\
+Usage: {program} fit --data NAME [options]
+
+Train a classifier with the FairRF penalty, test its best checkpoint, save both.
+
+Data:
+  --data NAME                {data};
+                             table is a file of your own
+  --data.related A,B         columns associated with the sensitive attribute
+  --data.path FILE           of table: a CSV or Parquet file; see also
+                             --data.target, --data.positive, --data.sensitive
+  --data.batch_size N, --data.seed N
+
+Model:
+  --model.eta X              weight of the penalty; 0 trains the vanilla model
+  --model.backbone NAME      mlp, linear, svm, or the path of a class of yours
+  --model.lr X               learning rate (0.001)
+  --model.statistic NAME     covariance, correlation or hsic (non-linear)
+  --model.given NAME         all rows, or positives for equal opportunity
+  --method NAME              {methods}
+
+FairRF:
+  --pretrain.epochs N        epochs without the penalty (1)
+  --lambda_update.beta X     how evenly lambda is spread over related features
+  --lambda_update.every_n_steps N    null keeps lambda fixed
+
+Training:
+  --trainer.max_epochs N     number of epochs (20)
+  --trainer.devices N, --trainer.accelerator NAME, --trainer.precision NAME
+  --trainer.logger NAME      csv, tensorboard, wandb or false (csv)
+  --trainer.callbacks+=NAME  {callbacks}
+  --checkpoint.monitor NAME  metric that chooses the checkpoint (val_objective)
+  --ckpt_path FILE           resume from a checkpoint
+  --config FILE              options from a file, such as a run's config.yaml
+  --seed_everything N        seed of everything (0)
+
+Example: {program} fit --data compas --trainer.callbacks+=early_stopping
+
+Every option:              {program} fit --help-all
+Options of a data set:     {program} fit --data.help adult
+Config without training:   {program} fit --data adult --print_config
+"""
+_EVALUATE = """\
+Usage: {program} {name} RUN [options]
+
+{about}
+
+  RUN                        folder of a run, such as lightning_logs/version_0,
+                             or a checkpoint (also --ckpt_path FILE); it knows
+                             its model, data, split and encoding
+{own}  --data.path FILE           {path}
+  --trainer.devices N, --trainer.accelerator NAME, --trainer.precision NAME
+
+Every option:              {program} {name} --help-all
+"""
+_MOVED = """\
+the table, if it was moved; other options of the
+                             data are those of the checkpoint"""
+_PATH = {
+    "predict": """\
+new rows, encoded as in training; by default the
+                             table of training with all of its rows, or the
+                             test rows of a named data set"""
+}
+_OWN = {"predict": "  --predictions.path FILE    CSV file to write (predictions.csv)\n"}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -159,13 +196,13 @@ def main(args: list[str] | None = None) -> None:
 
 
 def find_command(name: str) -> Command:
-    """Return a command by its name or an earlier name of it.
+    """Return a command by its name, with dashes or underscores, or by its earlier name.
 
     Raises:
         InputError: If there is no such command.
     """
     for command in COMMANDS:
-        if name in (command.name, *command.aliases):
+        if name.replace("-", "_") == command.name.replace("-", "_") or name == command.alias:
             return command
     known = [command.name for command in COMMANDS]
     raise InputError(f"command {name!r}: no such command; {did_you_mean(name, known)}")
@@ -185,14 +222,32 @@ def help_text() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _training_help(name: str, about: str) -> str:
+    """Return the help of a command that trains or evaluates one model, and what it is about."""
+    program = shell_command()
+    if name != "fit":
+        own, path = _OWN.get(name, ""), _PATH.get(name, _MOVED)
+        return _EVALUATE.format(program=program, name=name, about=about, own=own, path=path)
+    from fairrf_lightning.cli.short_names import METHODS  # noqa: PLC0415 - reads the presets
+    from fairrf_lightning.presets import preset_names  # noqa: PLC0415
+
+    callbacks = [one for one in preset_names("callbacks") if one not in _BUILT_IN]
+    data = _fill(preset_names("datamodules"))
+    return _FIT.format(program=program, data=data, methods=_fill(METHODS), callbacks=_fill(callbacks))
+
+
+def _fill(names: Iterable[str]) -> str:
+    """Return names with commas, in the second column of the help."""
+    return textwrap.fill(", ".join(names), 80 - 29).replace("\n", "\n" + " " * 29)
+
+
 def _run(name: str, args: list[str]) -> Any:
     command = find_command(name)
     if command.group == "Train" and {"--help", "-h"} & set(args):
-        from fairrf_lightning.cli.help import training_help  # noqa: PLC0415 - reads the presets
-
-        sys.stdout.write(training_help(name, command.help))
+        sys.stdout.write(_training_help(name, command.help))
         raise SystemExit(0)
     module, _, function = command.target.partition(":")
+    function = function or f"{command.name.replace('-', '_')}_command"
     try:
         found = getattr(import_module(module, __package__), function)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The output of ``fit``, ``test``, ``validate`` and ``predict``: progress, results, notices, commands."""
+"""The output of ``fit``, ``test``, ``validate`` and ``predict``: progress, results, next commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from fairrf_lightning.notices import (
     NEVER_ON,
     NEVER_UPDATED,
     Stage,
-    model_notices,
     penalty_uses,
     same_decision,
     vanilla_name,
@@ -161,16 +160,11 @@ class ProgressLine(ProgressBar):
 
     def _metrics(self, trainer: Trainer, pl_module: LightningModule) -> str:
         """Return the metrics of the last validation, or those that another module shows."""
-        values = {
-            name: value for name, value in self.get_metrics(trainer, pl_module).items() if name != "v_num"
-        }
-        words = {
-            name: f"{name.removeprefix('val_')} {value:.3f}"
-            for name, value in values.items()
-            if isinstance(value, float)
-        }
-        start = "val: " if words and all(name.startswith("val_") for name in words) else ""
-        return start + " ".join(words.values() if start else (f"{name} {values[name]:.3f}" for name in words))
+        values = self.get_metrics(trainer, pl_module)
+        shown = {name: value for name, value in values.items() if isinstance(value, float)}
+        if shown and all(name.startswith("val_") for name in shown):
+            return "val: " + " ".join(f"{name[4:]} {value:.3f}" for name, value in shown.items())
+        return " ".join(f"{name} {value:.3f}" for name, value in shown.items())
 
 
 def _epochs(number: int) -> str:
@@ -215,22 +209,6 @@ def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> No
     title = "Test split" if stage == "test" else "Validation split"
     print_table(rows, title=title, columns=["", "value", "95 % interval"], missing="nan")
     print_lines(*_explanations(trainer, module, metrics, stage))
-
-
-def print_notices(
-    trainer: Trainer,
-    module: LightningModule,
-    stage: Stage,
-    *,
-    fitted: bool = False,
-    resumed_at: int | None = None,
-) -> list[str]:
-    """Print the notices about the model on rank zero, and return them."""
-    if not trainer.is_global_zero:
-        return []
-    notices = model_notices(trainer, module, stage, fitted=fitted, resumed_at=resumed_at)
-    print_lines(*(f"note: {sentence}" for sentence in notices))
-    return notices
 
 
 def print_next_commands(trainer: Trainer) -> None:

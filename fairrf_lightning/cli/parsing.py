@@ -1,4 +1,4 @@
-"""A command from a typed function: options from its signature, help from its docstring."""
+"""Parsers: LightningCLI's with short names, and that of a typed function, which gives options and help."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,12 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
-import jsonargparse
 import yaml
+from jsonargparse import ArgumentError, Namespace
+from lightning.pytorch.cli import LightningArgumentParser
 
-from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.cli.errors import explain, unknown_option
+from fairrf_lightning.cli.short_names import COMMANDS_OF_LIGHTNING, expand_args, expand_config, expand_method
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.messages import shell_command
 
@@ -27,8 +29,71 @@ if TYPE_CHECKING:
     from fairrf_lightning.load import Run
 
 _LISTS = (list, tuple, Sequence)
-_EARLIER = ("ckpt_path", "predictions")  # earlier spellings of the first argument
+_FIRST_ARGUMENT = ("ckpt_path", "predictions")  # other names of the first argument
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class ShortNameParser(LightningArgumentParser):
+    """Expands short names before jsonargparse sees them, so saved configs hold full class paths."""
+
+    def parse_args(self, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
+        given = sys.argv[1:] if args is None else [str(arg) for arg in args]
+        try:
+            return super().parse_args(list(expand_args(expand_method(given))), *rest, **kwargs)
+        except ArgumentError as error:
+            if option := re.search(r"(?:unrecognized arguments|ambiguous option): (--[^\s=]+)", str(error)):
+                raise self._unknown(option[1]) from error
+            raise
+
+    def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
+        return super().parse_object(self._expand(cfg_obj), *rest, **kwargs)
+
+    def parse_string(self, content: str, *rest: Any, **kwargs: Any) -> Any:
+        try:
+            config = yaml.safe_load(content)
+        except yaml.YAMLError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"the config is not valid YAML: {reason}") from error
+        return super().parse_string(yaml.safe_dump(self._expand(config), sort_keys=False), *rest, **kwargs)
+
+    def _expand(self, config: Any) -> Any:
+        config = expand_config(config)
+        self._check_empty(config)
+        return config
+
+    def _check_empty(self, config: Any, place: str = "") -> None:
+        """Raise if an option that does not exist has an empty value: jsonargparse would drop it."""
+        known = [action.dest for action in self._actions if not action.dest.endswith(".help")]
+        for name, value in _entries(config):
+            option = f"{place}{name}".removesuffix("+")
+            if found := self._commands.get(option):
+                found._check_empty(value)  # noqa: SLF001 - a parser of this class
+            elif any(other.startswith(f"{option}.") for other in known):
+                self._check_empty(value, f"{option}.")
+            elif option not in known and _is_empty(value):
+                self.error(f"Option '{option}' is not accepted")
+
+    def _unknown(self, option: str) -> InputError:
+        parsers = [self, *self._commands.values()]
+        known = {action.dest for parser in parsers for action in parser._actions}  # noqa: SLF001
+        command = self.prog.split()[-1]  # "train.py [options] fit"
+        is_lightning = self._commands or command in COMMANDS_OF_LIGHTNING
+        see = f"{'fit' if self._commands else command} --help{'-all' if is_lightning else ''}"
+        return unknown_option(option, sorted(known), see)
+
+    @property
+    def _commands(self) -> dict[str, Any]:
+        choices = [action.choices for action in self._actions if isinstance(action.choices, dict)]
+        return {name: parser for parsers in choices for name, parser in parsers.items()}
+
+
+def _entries(config: Any) -> list[tuple[str, Any]]:
+    values = vars(config) if isinstance(config, Namespace) else config
+    return [(str(name), value) for name, value in values.items()] if isinstance(values, dict) else []
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, dict | Namespace) and all(_is_empty(item) for _, item in _entries(value))
 
 
 @dataclass(frozen=True)
@@ -108,41 +173,37 @@ class _Parameter:
 
     @property
     def is_list(self) -> bool:
-        return any(get_origin(kind) in _LISTS or kind in _LISTS for kind in self._kinds)
-
-    @property
-    def is_numeric(self) -> bool:
-        return any({int, float} & set(get_args(kind)) for kind in self._kinds)
+        return any(get_origin(kind) in _LISTS for kind in self.kinds)
 
     @property
     def is_flag(self) -> bool:
-        return bool in self._kinds
+        return bool in self.kinds
 
     @property
-    def _kinds(self) -> tuple[Any, ...]:
-        return get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else (self.kind,)
+    def kinds(self) -> tuple[Any, ...]:
+        """The members of its annotation, without None."""
+        kinds = get_args(self.kind) if get_origin(self.kind) in (Union, UnionType) else (self.kind,)
+        return tuple(kind for kind in kinds if kind is not NoneType)
 
     @property
     def label(self) -> str:
         """Name and placeholder in the help."""
         if self.is_positional:
             return self.name
-        option = f"--{self.name}"
         if self.is_flag:
-            return option
+            return f"--{self.name}"
         if self.kind is DataOverrides:
-            return f"{option}.OPTION VALUE"
-        return f"{option} {'NAME' if self.kind is DataOptions else self._values}"
+            return f"--{self.name}.OPTION VALUE"
+        return f"--{self.name} {'NAME' if self.kind is DataOptions else self._placeholder}"
 
     @property
-    def _values(self) -> str:
+    def _placeholder(self) -> str:
         if self.is_list:
             return "A,B,..."
-        kinds = [kind for kind in self._kinds if kind is not NoneType]
-        if get_origin(kinds[0]) is Literal:
-            return "|".join(map(str, get_args(kinds[0])))
+        if get_origin(self.kinds[0]) is Literal:
+            return "|".join(map(str, get_args(self.kinds[0])))
         names = {int: "N", float: "X", Path: "PATH"}
-        return next((names[kind] for kind in kinds if kind in names), "TEXT")
+        return next((names[kind] for kind in self.kinds if kind in names), "TEXT")
 
 
 def takes_options_of(analysis: Callable[..., Any], *provided: str) -> Callable[[_Command], _Command]:
@@ -151,12 +212,12 @@ def takes_options_of(analysis: Callable[..., Any], *provided: str) -> Callable[[
     Their types, defaults and help are those of the analysis, so that each stands in one place.
 
     Args:
-        analysis: The analysis.
+        analysis: The analysis, or a dataclass of options.
         provided: Arguments of the analysis that the command provides itself.
     """
 
     def decorate(command: _Command) -> _Command:
-        command.analysis = analysis, provided  # type: ignore[attr-defined]
+        command.analyses = [(analysis, provided), *getattr(command, "analyses", ())]  # type: ignore[attr-defined]
         return command
 
     return decorate
@@ -185,35 +246,32 @@ def call(function: Callable[..., Any], args: Sequence[str], name: str) -> Any:
     if {"--help", "-h"} & set(args):
         sys.stdout.write(command_help(function, name))
         raise SystemExit(0)
-    given = _Given(parameters, name)
-    given.read(list(args))
+    given = _Given(parameters, name, list(args))
     for one in parameters.values():
-        if one.is_positional and one.name not in given.names:
+        if one.is_positional and one.name not in given.values:
             raise InputError(
                 f"{name} needs {one.name}: {one.help}\nSee: {shell_command(*name.split(), '--help')}"
             )
-    parser = _parser(parameters.values(), name)
     try:
-        options = parser.parse_args(given.args)
-    except (jsonargparse.ArgumentError, TypeError, ValueError) as error:
-        raise InputError(_explained(error, parameters)) from error
+        options = _parse(parameters.values(), name, given)
+    except (ArgumentError, TypeError, ValueError) as error:
+        message = explain(error)
+        is_option = re.split(r"[:. ]", message)[0] in parameters
+        raise InputError(f"--{message}" if is_option else message) from error
     return function(**{key: _value(one, options, given) for key, one in parameters.items()})
 
 
 class _Given:
-    """Arguments of a command, rewritten as ``--name=value``."""
+    """The arguments of a command: text by the name of its parameter, and the options of the data."""
 
-    def __init__(self, parameters: dict[str, _Parameter], command: str) -> None:
+    def __init__(self, parameters: dict[str, _Parameter], command: str, args: list[str]) -> None:
+        self.command = command
+        self.values: dict[str, str] = {}
+        self.data_args: list[str] = []
+        self.data_options: dict[str, str] = {}
         self._parameters = parameters
         self._positional = [one.name for one in parameters.values() if one.is_positional]
-        self._data = next((one for one in parameters.values() if one.kind in _DATA_KINDS), None)
-        self.command = command
-        self.args: list[str] = []
-        self.data_args: list[str] = []
-        self.names: set[str] = set()
-
-    def read(self, args: list[str]) -> None:
-        """Read all arguments."""
+        data = next((one.name for one in parameters.values() if one.kind in _DATA_KINDS), None)
         bare: list[str] = []
         while args:
             arg = args.pop(0)
@@ -222,33 +280,24 @@ class _Given:
                 continue
             key, equals, value = arg.partition("=")
             name = key.removeprefix("--").replace("-", "_")
-            if name in _EARLIER and name not in self._parameters and self._positional:
+            if name in _FIRST_ARGUMENT and name not in parameters and self._positional:
                 name = self._positional[0]
-            if self._data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == self._data.name):
-                self.names.add(self._data.name)
-                self.data_args += [arg] if equals or not args else [arg, args.pop(0)]
-            elif name in self._parameters:
-                self._add(name, [value] if equals else self._values(name, args, len(bare)))
+            if data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == data):
+                typed = [arg] if equals or not args else [arg, args.pop(0)]
+                self.data_args += typed
+                self.data_options[key] = value if equals else "".join(typed[1:])
+            elif name in parameters:
+                self._add(name, [value] if equals else self._take(name, args, len(bare)))
             else:
-                self._refuse(key)
-        missing = [name for name in self._positional if name not in self.names]
+                known = [one.name for one in parameters.values() if not one.is_positional]
+                raise InputError(f"{command} {key}: no such option; {did_you_mean(key[2:], known)}")
+        missing = [name for name in self._positional if name not in self.values]
         for name, value in zip(missing, bare, strict=False):
             self._add(name, [value])
-        if self._data and self._data.kind is DataOptions:
-            self.args += self.data_args
         if len(bare) > len(missing):
-            raise InputError(f"{self.command}: unexpected argument {bare[len(missing)]!r}.")
+            raise InputError(f"{command}: unexpected argument {bare[len(missing)]!r}.")
 
-    def overrides(self) -> DataOverrides:
-        """Return the options of the data that were given."""
-        pairs = iter([part for arg in self.data_args for part in arg.split("=", 1)])
-        options = {key: next(pairs, "") for key in pairs}
-        name = options.pop(f"--{self._data.name}", "") if self._data else ""
-        return DataOverrides(
-            {key.partition(".")[2]: yaml.safe_load(value) for key, value in options.items()}, name
-        )
-
-    def _values(self, name: str, args: list[str], seen: int) -> list[str]:
+    def _take(self, name: str, args: list[str], seen: int) -> list[str]:
         """Take the values of an option from the front of the arguments."""
         one = self._parameters[name]
         if not args or args[0].startswith("--") or (one.is_flag and args[0].lower() not in ("true", "false")):
@@ -264,18 +313,12 @@ class _Given:
         return taken
 
     def _add(self, name: str, values: list[str]) -> None:
-        one = self._parameters[name]
-        text = values[0]
-        if one.is_list and not (len(values) == 1 and text in ("null", "None")):
+        one, text = self._parameters[name], values[0]
+        if one.is_list and values not in (["null"], ["None"]):
             text = json.dumps([item for value in values for item in _items(value)], ensure_ascii=False)
-            if one.is_numeric:
+            if any({int, float} & set(get_args(kind)) for kind in one.kinds):
                 text = text.replace('"', "")
-        self.names.add(name)
-        self.args.append(f"--{name}={text}")
-
-    def _refuse(self, key: str) -> None:
-        known = [one.name for one in self._parameters.values() if not one.is_positional]
-        raise InputError(f"{self.command} {key}: no such option; {did_you_mean(key[2:], known)}")
+        self.values[name] = text
 
 
 def _items(text: str) -> list[str]:
@@ -292,40 +335,37 @@ def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _parser(parameters: Any, name: str) -> jsonargparse.ArgumentParser:
-    parser = jsonargparse.ArgumentParser(prog=name, exit_on_error=False, add_help=False)
-    if any(one.kind is DataOptions for one in parameters):
-        from fairrf_lightning.cli.short_names import ShortNameParser  # noqa: PLC0415 - imports torch
-
-        parser = ShortNameParser(prog=name, exit_on_error=False)
+def _parse(parameters: Iterable[_Parameter], name: str, given: _Given) -> Namespace:
+    parser = ShortNameParser(prog=name, exit_on_error=False, add_help=False)
+    data_args: list[str] = []
     for one in parameters:
         if one.kind is DataOptions:
             from fairrf_lightning.datamodules.base import TabularDataModule  # noqa: PLC0415
 
             parser.add_subclass_arguments(TabularDataModule, one.name, required=False)
+            data_args = given.data_args
         elif one.kind is not DataOverrides:
             default = None if one.is_positional else one.default
             parser.add_argument(f"--{one.name}", type=one.kind, default=default)
-    return parser
+    args = [*(f"--{key}={text}" for key, text in given.values.items()), *data_args]
+    options: Namespace = parser.parse_args(args)
+    return options
 
 
-def _value(one: _Parameter, options: jsonargparse.Namespace, given: _Given) -> Any:
+def _value(one: _Parameter, options: Namespace, given: _Given) -> Any:
     if one.kind is DataOverrides:
-        return given.overrides()
+        changed = dict(given.data_options)
+        name = changed.pop(f"--{one.name}", "")
+        return DataOverrides(
+            {key.partition(".")[2]: yaml.safe_load(text) for key, text in changed.items()}, name
+        )
     value = options[one.name]
-    if one.kind is not DataOptions:
+    if one.kind is not DataOptions or (value is None and one.default is None):
         return value
-    if value is None and one.default is None:
-        return None
     if value is None:
         raise InputError(f"{given.command}: no data: name a data set, for example --data adult.")
     spec = value.as_dict()
     return DataOptions(spec["class_path"], dict(spec.get("init_args") or {}), tuple(given.data_args))
-
-
-def _explained(error: Exception, parameters: dict[str, _Parameter]) -> str:
-    message = explain(error)
-    return f"--{message}" if re.split(r"[:. ]", message)[0] in parameters else message
 
 
 def _parameters(function: Callable[..., Any]) -> list[_Parameter]:
@@ -337,8 +377,12 @@ def _parameters(function: Callable[..., Any]) -> list[_Parameter]:
         for name, one in inspect.signature(function).parameters.items()
         if one.kind is not one.VAR_KEYWORD
     ]
-    analysis, provided = getattr(function, "analysis", (None, ()))
-    taken = [one for one in (_parameters(analysis) if analysis else ()) if one.name not in provided]
+    taken = [
+        one
+        for analysis, provided in getattr(function, "analyses", ())
+        for one in _parameters(analysis)
+        if one.name not in provided
+    ]
     return sorted([*own, *taken], key=lambda one: (one.default is not inspect.Parameter.empty, one in own))
 
 
@@ -356,7 +400,7 @@ def command_help(function: Callable[..., Any], name: str) -> str:
     parts += [_wrap(_plain(text)) for text in (doc.short_description, doc.long_description) if text]
     for title, group in (("Arguments", positional), ("Options", options)):
         if group:
-            parts.append("\n".join([f"{title}:", *(two_columns(one.label, _describe(one)) for one in group)]))
+            parts.append("\n".join([f"{title}:", *(_line(one.label, _describe(one)) for one in group)]))
     parts += [
         f"Examples:\n{textwrap.indent(one.description or '', f'  {shell_command()} ')}"
         for one in doc.examples
@@ -382,8 +426,7 @@ def _wrap(text: str) -> str:
     return "\n\n".join(textwrap.fill(" ".join(part.split()), 80) for part in text.split("\n\n"))
 
 
-def two_columns(label: str, text: str, width: int = 22) -> str:
-    """Return a line of help: the label, then the text in a second column, 80 columns wide."""
+def _line(label: str, text: str, width: int = 22) -> str:
     lines = textwrap.wrap(text, 80 - width - 2) or [""]
     first = f"  {label}"
     start = [f"{first:<{width}}  {lines.pop(0)}"] if len(first) <= width else [first]

@@ -1,4 +1,4 @@
-"""``python train.py sweep --data adult --trials 60``."""
+"""The command ``sweep``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from fairrf_lightning.cli.grid import read_seeds
+from fairrf_lightning.cli.grid import check_matplotlib, plot_fronts, read_seeds
 from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
-from fairrf_lightning.cli.plots import check_matplotlib, plot_trials
-from fairrf_lightning.cli.progress import progress_bar, resumable
-from fairrf_lightning.cli.tables import print_lines, print_table
+from fairrf_lightning.cli.tables import print_lines, print_table, progress_bar, resumable
 from fairrf_lightning.estimate import ACT_ABOVE, no_gap_lines
 from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.choose import rejection_lines, setting_warning
@@ -51,6 +49,7 @@ def sweep_command(
         options: Passed on to ``search.sweep``.
     """
     trials, max_accuracy_loss = options["trials"], options["max_accuracy_loss"]
+    numbers = read_seeds(seeds)
     if plot:
         check_matplotlib("--plot false")
     data_seed = data.init_args.get("seed") or 0
@@ -66,7 +65,7 @@ def sweep_command(
         result = search.sweep(
             module,
             storage=storage or folder / "study.db",
-            seeds=read_seeds(seeds),
+            seeds=numbers,
             advance=advance,
             after_batch=partial(_write_trials, path=table),
             **options,
@@ -79,8 +78,10 @@ def sweep_command(
     write_text(config, comment + text)
     files = [table, config]
     if plot:
-        title = f"{name}: validation rows, mean and standard deviation of {len(read_seeds(seeds))} seeds"
-        files += plot_trials(result.trials, result.chosen, result.objective.name, folder / "pareto", title)
+        title = f"{name}: validation rows, mean and standard deviation of {len(numbers)} seeds"
+        gaps = {result.objective.name: f"{result.objective.name}  (smaller is fairer)"}
+        marks = [(result.chosen, "o", "chosen")]
+        files += plot_fronts(result.trials, "val_acc", gaps, marks, folder / "pareto", title=title)
     facts: Any = {"data": data_facts(module), "folder": folder, "max_accuracy_loss": max_accuracy_loss}
     written, hint = write_report_if_installed(partial(sweep_facts, result, **facts), folder)
     _print(result, max_accuracy_loss, config, [*files, *written])

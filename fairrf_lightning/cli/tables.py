@@ -1,16 +1,21 @@
-"""Tables and lines on the terminal, at any width from 80 columns."""
+"""Tables, lines and progress bars on the terminal, at any width from 80 columns."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from fairrf_lightning.messages import quiet_lightning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +62,27 @@ def print_lines(*lines: str) -> None:
     """Print lines as they are, without markup or line breaks of our own: commands can be copied."""
     for line in lines:
         Console().print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """End the command on Ctrl-C with a line about the finished models, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"finished models are in {path}" if path.is_file() else "no model was finished"
+        text = f"Interrupted: {kept}. Run the same command to resume."
+        Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+        raise SystemExit(130) from None
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[Callable[[float], None]]:
+    """Show a bar on stderr, and yield the function that advances it; Lightning logs warnings only."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with quiet_lightning(), Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(description, total=total)
+        yield lambda epochs: progress.advance(task, epochs)
 
 
 def is_numeric(column: Sequence[str], missing: str = "-") -> bool:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import pytest
 import yaml
 
-from fairrf_lightning.cli.methods import METHODS, expand_method
+from fairrf_lightning.cli.short_names import METHODS, expand_method
 from tests.conftest import Refused
 
 CLI: TypeAlias = Callable[[str], None]

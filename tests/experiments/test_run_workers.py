@@ -17,7 +17,7 @@ import pytest
 import torch
 from joblib.externals.loky import reusable_executor
 
-from fairrf_lightning.cli.progress import resumable
+from fairrf_lightning.cli.tables import resumable
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, run_settings
