@@ -21,7 +21,6 @@ from torch import Tensor
 from fairrf_lightning.datamodules.base import TabularDataModule, check_state
 from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
-    Kind,
     Missing,
     TableSpec,
     check_column,
@@ -30,7 +29,7 @@ from fairrf_lightning.datamodules.columns import (
     make_frame,
 )
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
-from fairrf_lightning.datamodules.encoding import OTHER, EncoderFit, TableEncoder
+from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder
 from fairrf_lightning.datamodules.files import RawTable, read_file
 from fairrf_lightning.datamodules.groups import (
     Groups,
@@ -350,13 +349,7 @@ class TableDataModule(TabularDataModule):
             self._check_checksum(stream.directory.checksum)
 
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
-        kinds: dict[str, Kind] = {
-            name: "category" if isinstance(train[name].dtype, pd.CategoricalDtype) else "number"
-            for name in train.columns
-        }
-        fit = EncoderFit(kinds, self.spec)
-        fit.update(train)
-        return fit.encoder(self.related)
+        return TableEncoder.fit(train, self.spec, self.related)
 
     def _loader(
         self,
