@@ -24,7 +24,7 @@ from fairrf_lightning.correction import Correction
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.datamodules.columns import TableSpec, check_column, make_frame, numbers
 from fairrf_lightning.datamodules.files import read_file
-from fairrf_lightning.datamodules.sample import RANDOMIZED
+from fairrf_lightning.datamodules.sensitive import RANDOMIZED
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.files import replacing

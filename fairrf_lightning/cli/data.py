@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from fairrf_lightning.cli.parsing import takes_options_of
-from fairrf_lightning.datamodules.parquet import csv_to_parquet
+from fairrf_lightning.datamodules.files import csv_to_parquet
 
 
 @takes_options_of(csv_to_parquet, "path", "out", "progress")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.correct import NOTHING_CHANGED
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.membership_columns import is_survey
+from fairrf_lightning.datamodules.penalty_columns import is_survey
 from fairrf_lightning.estimate import is_detected, linear_gap
 from fairrf_lightning.metrics.counts import GAPS
 

@@ -20,6 +20,7 @@ import yaml
 
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.presets import import_class
 from fairrf_lightning.printed_command import shell_command
 
 if TYPE_CHECKING:
@@ -52,8 +53,7 @@ class DataOptions:
 
     def maker(self, **changed: Any) -> partial[TabularDataModule]:
         """Return a callable that makes the data module; it can be sent to other processes."""
-        from fairrf_lightning.class_paths import import_class  # noqa: PLC0415 - needs torch
-        from fairrf_lightning.methods import KSMOTE  # noqa: PLC0415
+        from fairrf_lightning.methods import KSMOTE  # noqa: PLC0415 - needs torch
 
         options = self.init_args | changed
         if isinstance(options.get("ksmote"), dict):

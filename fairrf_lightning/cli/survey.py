@@ -11,7 +11,7 @@ from fairrf_lightning.audit.sample_size import MIN_SURVEY, check_randomized, pla
 from fairrf_lightning.cli.parsing import DataOptions, call
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.sample import count_answers, draw_form
+from fairrf_lightning.datamodules.sensitive import count_answers, draw_form
 from fairrf_lightning.errors import InputError, check_writable, did_you_mean, writing_to
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import evaluate, load_run

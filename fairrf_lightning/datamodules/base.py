@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,23 +18,27 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairrf_lightning.class_paths import plain_values
-from fairrf_lightning.datamodules.columns import check_column
+from fairrf_lightning.datamodules.columns import Groups, check_column, check_groups, group_ids
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
 from fairrf_lightning.datamodules.encoding import TableEncoder
-from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
-from fairrf_lightning.datamodules.ksmote import KSMOTE
 from fairrf_lightning.datamodules.leakage import check_leakage
 from fairrf_lightning.datamodules.loader import (
     EpochBatches,
     TensorBatches,
+    check_split,
     default_batch_size,
     default_update_interval,
+    split_rows,
 )
-from fairrf_lightning.datamodules.membership_columns import MembershipColumns, is_column
+from fairrf_lightning.datamodules.penalty_columns import (
+    KSMOTE,
+    MembershipColumns,
+    PenaltyColumns,
+    is_column,
+)
 from fairrf_lightning.errors import InputError, check_at_least
+from fairrf_lightning.presets import plain_values
 
-PARTS = ("train", "val", "test")
 _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "columns": list,
     "encoder": Mapping,
@@ -50,18 +54,6 @@ _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "split": list,
     "table_options": Mapping,
 }
-
-
-class PenaltyColumns(NamedTuple):
-    """Columns of all rows that the penalty sees and the model does not.
-
-    Args:
-        matrix: The columns, ``(N, C)``.
-        columns: Column numbers of each feature.
-    """
-
-    matrix: Tensor
-    columns: dict[str, list[int]]
 
 
 class TabularDataModule(LightningDataModule, ABC):
@@ -473,13 +465,13 @@ class TabularDataModule(LightningDataModule, ABC):
     ) -> PenaltyColumns | None:
         if self.expose_sensitive and self.sensitive is not None:
             rank_zero_info(f"Data: {self.sensitive} is shown to the penalty in training (expose_sensitive).")
-            return _indicators(self.sensitive, tensors["groups"], len(self._group_names))
+            return PenaltyColumns.indicators(self.sensitive, tensors["groups"], len(self._group_names))
         if self.remove_related:
             encoder = self._fit_encoder(table[self.related].iloc[train.numpy()])
             return PenaltyColumns(encoder.transform(table), dict(encoder.owners))
         if self.ksmote is not None:
             clusters = self.ksmote.cluster(tensors["inputs"], train, self.split_seed)
-            return _indicators("cluster", clusters, self.ksmote.n_clusters)
+            return PenaltyColumns.indicators("cluster", clusters, self.ksmote.n_clusters)
         return None
 
     def _loader(
@@ -504,62 +496,18 @@ class TabularDataModule(LightningDataModule, ABC):
         return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
 
     def _check_related(self, columns: Collection[str]) -> None:
-        if self.membership is not None and not self.related:
-            return  # the penalty sees membership
-        check_related(self.related, columns, self.sensitive, include_sensitive=self.include_sensitive)
-
-
-def _indicators(name: str, ids: Tensor, number: int) -> PenaltyColumns:
-    """Return one 0/1 column per id; id -1 gives zeros."""
-    return PenaltyColumns((ids[:, None] == torch.arange(number)).float(), {name: list(range(number))})
-
-
-def check_split(split: Sequence[float]) -> None:
-    """Raise unless the split is three positive shares of a whole."""
-    # an unordered comparison with NaN is false, hence "not all"
-    if len(split) != len(PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
-        raise InputError(
-            f"split must be three positive shares (train, validation, test) that add up to 1, "
-            f"such as [0.5, 0.2, 0.3], not {list(split)}"
-        )
-
-
-def check_related(
-    related: Sequence[str], columns: Collection[str], sensitive: str | None, *, include_sensitive: bool
-) -> None:
-    """Raise if related features are not in the data, or are S itself."""
-    if not related:
-        raise InputError("related is empty: name at least one feature that is related to S")
-    for name in related:
-        check_column("related", name, columns)
-    if len(set(related)) < len(related):
-        raise InputError(f"related names a feature twice: {', '.join(related)}")
-    if sensitive in related and not include_sensitive:
-        raise InputError(
-            f"related: '{sensitive}' is the sensitive attribute, which is not an input of the model; "
-            "leave it out, or set include_sensitive to true"
-        )
-
-
-def split_sizes(num_rows: int, split: Sequence[float]) -> list[int]:
-    """Return the number of rows of each part; the last takes what rounding leaves.
-
-    >>> split_sizes(45222, (0.5, 0.2, 0.3))
-    [22611, 9044, 13567]
-    """
-    train, val = (round(share * num_rows) for share in split[:2])
-    sizes = [train, val, num_rows - train - val]
-    if min(sizes) < 1:
-        raise InputError(f"{num_rows} rows are too few for a split into {list(split)}")
-    return sizes
-
-
-def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> dict[str, Tensor]:
-    """Return the row numbers of ``train``, ``val`` and ``test``, drawn by the seed."""
-    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
-    train, val, _ = split_sizes(num_rows, split)
-    parts = order.tensor_split((train, train + val))
-    return dict(zip(PARTS, parts, strict=True))
+        """Raise if related features are not in the data, or are S itself."""
+        if not self.related and self.membership is None:
+            raise InputError("related is empty: name at least one feature that is related to S")
+        for name in self.related:
+            check_column("related", name, columns)
+        if len(set(self.related)) < len(self.related):
+            raise InputError(f"related names a feature twice: {', '.join(self.related)}")
+        if (name := self.sensitive) in self.related and not self.include_sensitive:
+            raise InputError(
+                f"related: '{name}' is the sensitive attribute, which is not an input of the model; "
+                "leave it out, or set include_sensitive to true"
+            )
 
 
 def check_state(state: Mapping[str, Any]) -> None:

@@ -21,27 +21,25 @@ from torch import Tensor
 from fairrf_lightning.datamodules.base import TabularDataModule, check_state
 from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
+    Groups,
     Missing,
     TableSpec,
     check_column,
+    check_group_names,
     check_trained_columns,
     infer_kinds,
+    label_codes,
+    labels,
     make_frame,
+    normalise_label,
 )
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
 from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder
 from fairrf_lightning.datamodules.files import RawTable, read_file
-from fairrf_lightning.datamodules.groups import (
-    Groups,
-    check_group_names,
-    label_codes,
-    labels,
-    normalise_label,
-)
 from fairrf_lightning.datamodules.leakage import protected_inputs_notice
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
-from fairrf_lightning.datamodules.parquet import ParquetDirectory, StreamedTable
-from fairrf_lightning.datamodules.streaming import StreamedBatches
+from fairrf_lightning.datamodules.parquet import ParquetDirectory
+from fairrf_lightning.datamodules.streaming import StreamedBatches, StreamedTable
 from fairrf_lightning.errors import InputError, check_at_least
 from fairrf_lightning.files import is_address
 
