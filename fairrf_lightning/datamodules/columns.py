@@ -107,13 +107,17 @@ class TableSpec:
             raise InputError(f"no column is left for the inputs of the model; the table has {_some(columns)}")
         return features
 
-    def kept_rows(self, frame: pd.DataFrame, features: list[str], *, labelled: bool) -> NDArray[np.bool_]:
+    def kept_rows(
+        self, frame: pd.DataFrame, features: list[str], *, labelled: bool, report: bool = False
+    ) -> NDArray[np.bool_]:
         """Return which rows can be used: with a label, and with all features if ``missing`` is ``drop``."""
         kept = np.ones(len(frame), dtype=bool)
         if labelled and self.target is not None:
             kept &= frame[self.target].notna().to_numpy()
         if self.missing == "drop":
             kept &= frame[features].notna().all(axis=1).to_numpy()
+        if report:
+            self.report_dropped(len(kept), int(kept.sum()), labelled=labelled)
         return kept
 
     def report_dropped(self, num_rows: int, kept: int, *, labelled: bool = True) -> None:
@@ -314,7 +318,8 @@ def dates_advice(name: str) -> str:
 def check_scalar_type(name: str, type_: pa.DataType) -> None:
     """Raise :class:`InputError` if a column holds lists, structs or bytes, which are no categories."""
     plain = type_.value_type if pa.types.is_dictionary(type_) else type_
-    if pa.types.is_nested(plain) or _is_binary(plain):
+    binary = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    if pa.types.is_nested(plain) or any(is_kind(plain) for is_kind in binary):
         raise InputError(
             f"column '{name}' is of type {plain} and cannot be an input, the label or S: make a column of "
             f"text or numbers from it, or leave it out (drop: [{name}])"
@@ -323,11 +328,6 @@ def check_scalar_type(name: str, type_: pa.DataType) -> None:
 
 def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
-
-
-def _is_binary(type_: pa.DataType) -> bool:
-    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
-    return any(is_kind(type_) for is_kind in kinds)
 
 
 def check_groups(groups: Sequence[str] | Literal["all"]) -> None:

@@ -21,6 +21,21 @@ from fairrf_lightning.errors import InputError
 
 MISSING = "(missing)"
 OTHER = "(other)"
+_STATE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "columns": list,
+    "encoder": Mapping,
+    "expose_sensitive": bool,
+    "feature_names": list,
+    "include_sensitive": bool,
+    "ksmote": (Mapping, type(None)),
+    "membership": (Mapping, type(None)),
+    "related": list,
+    "remove_related": bool,
+    "seed": int,
+    "sensitive": (str, type(None)),
+    "split": list,
+    "table_options": Mapping,
+}
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T]\d.*)?")
 _NOT_FINITE = "missing or infinite values: drop or fill them"
 _MAX_DISTINCT = 500_000
@@ -161,6 +176,26 @@ class TableEncoder:
             fills=dict(state.get("fills", {})),
             indicators=list(state.get("indicators", [])),
         )
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` if a state is damaged, or its encoder does not make the model's inputs."""
+    for name, kind in _STATE_TYPES.items():
+        if not isinstance(state.get(name), kind):
+            raise _damaged(f"{name} = {state.get(name)!r}")
+    for name in ("columns", "feature_names", "related"):
+        if not all(isinstance(item, str) for item in state[name]):
+            raise _damaged(f"{name} = {state[name]}")
+    made = TableEncoder.from_state(state["encoder"]).columns
+    if made != state["feature_names"]:
+        trained = len(state["feature_names"])
+        raise _damaged(f"its encoder makes {len(made)} input columns that are not the {trained} of the model")
+
+
+def _damaged(what: str) -> InputError:
+    return InputError(
+        f"the checkpoint's state of the data is damaged: {what}. Restore it from a copy, or train again."
+    )
 
 
 def _numbers(frame: pd.DataFrame, names: list[str], fills: Mapping[str, float]) -> NDArray[np.float64]:

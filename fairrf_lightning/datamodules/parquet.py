@@ -70,20 +70,21 @@ class ParquetDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        self._storage = Storage(self.path)
+        self.is_remote = is_address(self.path)
         self._schemas: dict[str, pa.Schema] = {}
-        found = self._storage.sizes()
+        self._versions: dict[str, Any] = {}
+        if self.is_remote and (address := urlsplit(self.path)).password is not None:
+            raise InputError(
+                f"path: the address of {address.hostname} holds a secret, which checkpoints would keep. "
+                "Give credentials by the environment or by the configuration files of the storage."
+            )
+        found = self._sizes()
         self.files = sorted(file for file in found if _is_parquet(PurePosixPath(file)))
         if not self.files:
             raise InputError(f"path: the directory {self.path} holds no file whose name ends in .parquet")
         sizes = [f"{file} {found[file]}" for file in self.files]
         self.checksum = hashlib.sha256("\n".join(sizes).encode()).hexdigest()  # of names and sizes
-        self._partitions = self._storage.partitions(self.files)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the files are in remote storage."""
-        return self._storage.is_remote
+        self._partitions = self._read_partitions()
 
     @cached_property
     def row_groups(self) -> list[RowGroup]:
@@ -142,7 +143,8 @@ class ParquetDirectory:
                     mask = chosen[numbers]
                     numbers, batch = numbers[mask], batch.filter(pa.array(mask))  # noqa: PLW2901
                 yield numbers, make_frame(self._with_partitions(group.file, batch), kinds, spec)
-        self._storage.check_unchanged(group.file)
+        with self._opened(group.file):
+            pass  # raises if the file has changed
         if start != group.num_rows:
             raise InputError(f"{self.path}/{group.file} ended after {start} of {group.num_rows} rows.")
 
@@ -169,10 +171,90 @@ class ParquetDirectory:
         options = (
             {"pre_buffer": True} if self.is_remote else {"buffer_size": _BUFFER_BYTES, "pre_buffer": False}
         )
-        with self._storage.open(file) as source:
+        with self._opened(file) as source:
             opened = pq.ParquetFile(source, read_dictionary=list(texts), **options)
             check_names(f"{self.path}/{file}", [*opened.schema_arrow.names, *self._partitions])
             yield opened
+
+    @cached_property
+    def _root(self) -> tuple[fs.FileSystem, str]:
+        if not self.is_remote:
+            return fs.LocalFileSystem(), str(Path(self.path).absolute())
+        if self.path.startswith(("http://", "https://")):
+            raise InputError(f"path: {self.path} is a download: give it by url and sha256.")
+        address = self.path
+        if address.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in address:
+            address += f"{'&' if '?' in address else '?'}retry_limit_seconds={_GCS_RETRY_SECONDS}"
+        try:
+            system, root = fs.FileSystem.from_uri(address)
+        except pa.ArrowInvalid:  # an address that Arrow does not know
+            from fsspec.core import url_to_fs  # noqa: PLC0415 - seldom needed
+
+            try:
+                found, root = url_to_fs(address)
+            except ValueError as error:
+                raise ImportError(first_line(error)) from error
+            system = fs.PyFileSystem(fs.FSSpecHandler(found))
+        return system, root.rstrip("/")
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the files below the folder, or the file itself, with their sizes in bytes."""
+        with self._explained(self.path):
+            system, root = self._root
+            itself = system.get_file_info(root)
+            if itself.is_file:
+                self._root = system, str(Path(root).parent)
+                return {itself.base_name: itself.size}
+            found = system.get_file_info(fs.FileSelector(root, recursive=True))
+        return {info.path[len(root) + 1 :]: info.size for info in found if info.is_file}
+
+    def _read_partitions(self) -> dict[str, pa.Array]:
+        """Return the columns of partitioned folders (``year=2024/``): one value per file, typed by Arrow."""
+        if not any("=" in Path(file).parent.as_posix() for file in self.files):
+            return {}
+        with self._explained(self.path):
+            system, root = self._root
+            paths = [f"{root}/{file}" for file in self.files]
+            found = arrow_dataset.dataset(
+                paths, filesystem=system, format="parquet", partitioning="hive", partition_base_dir=root
+            )
+            folders = {
+                part.path: arrow_dataset.get_partition_keys(part.partition_expression)
+                for part in found.get_fragments()
+            }
+        names = dict.fromkeys(name for folder in folders.values() for name in folder)
+        return {
+            name: pa.array([folders[path].get(name) for path in paths], found.schema.field(name).type)
+            for name in sorted(names, key=found.schema.names.index)
+        }
+
+    @contextmanager
+    def _opened(self, file: str) -> Iterator[pa.NativeFile]:
+        """Open a file; raise if it cannot be read, or is not the one that was first opened."""
+        with self._explained(f"{self.path}/{file}"):
+            system, root = self._root
+            with system.open_input_file(f"{root}/{file}") as source:
+                self._check_version(file, source)
+                yield source
+
+    def _check_version(self, file: str, source: pa.NativeFile) -> None:
+        version = source.metadata()  # of an object: size, time, ETag
+        if not version:
+            system, root = self._root
+            info = system.get_file_info(f"{root}/{file}")
+            version = (info.size, info.mtime_ns)
+        if self._versions.setdefault(file, version) != version:
+            raise InputError(
+                f"{self.path}/{file} has changed since the run began, so its rows are not those that were "
+                "counted.\nTrain again on files that stay as they are."
+            )
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, ImportError) as error:
+            raise InputError(_explanation(what, error, is_remote=self.is_remote)) from error
 
 
 def _is_parquet(file: PurePosixPath) -> bool:
@@ -199,113 +281,6 @@ def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-class Storage:
-    """The folder that a path or an address names.
-
-    Args:
-        path: Local path, or an address such as ``s3://bucket/folder``.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.is_remote = is_address(path)
-        self._versions: dict[str, Any] = {}
-        if self.is_remote and urlsplit(path).password is not None:
-            raise InputError(
-                f"path: the address of {urlsplit(path).hostname} holds a secret, which checkpoints would "
-                "keep. Give credentials by the environment or by the configuration files of the storage."
-            )
-
-    @cached_property
-    def _opened(self) -> tuple[fs.FileSystem, str]:
-        if not self.is_remote:
-            return fs.LocalFileSystem(), str(Path(self.path).absolute())
-        if self.path.startswith(("http://", "https://")):
-            raise InputError(f"path: {self.path} is a download: give it by url and sha256.")
-        address = self.path
-        if address.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in address:
-            address += f"{'&' if '?' in address else '?'}retry_limit_seconds={_GCS_RETRY_SECONDS}"
-        try:
-            system, root = fs.FileSystem.from_uri(address)
-        except pa.ArrowInvalid:  # an address that Arrow does not know
-            from fsspec.core import url_to_fs  # noqa: PLC0415 - seldom needed
-
-            try:
-                found, root = url_to_fs(address)
-            except ValueError as error:
-                raise ImportError(first_line(error)) from error
-            system = fs.PyFileSystem(fs.FSSpecHandler(found))
-        return system, root.rstrip("/")
-
-    def sizes(self) -> dict[str, int]:
-        """Return the files below the folder, or the file itself, with their sizes in bytes."""
-        with self._explained(self.path):
-            system, root = self._opened
-            itself = system.get_file_info(root)
-            if itself.is_file:
-                self._opened = system, str(Path(root).parent)
-                return {itself.base_name: itself.size}
-            found = system.get_file_info(fs.FileSelector(root, recursive=True))
-        return {info.path[len(root) + 1 :]: info.size for info in found if info.is_file}
-
-    def partitions(self, files: Sequence[str]) -> dict[str, pa.Array]:
-        """Return the columns of partitioned folders (``year=2024/``): one value per file, typed by Arrow."""
-        if not any("=" in Path(file).parent.as_posix() for file in files):
-            return {}
-        with self._explained(self.path):
-            system, root = self._opened
-            paths = [f"{root}/{file}" for file in files]
-            found = arrow_dataset.dataset(
-                paths, filesystem=system, format="parquet", partitioning="hive", partition_base_dir=root
-            )
-            folders = {
-                part.path: arrow_dataset.get_partition_keys(part.partition_expression)
-                for part in found.get_fragments()
-            }
-        names = dict.fromkeys(name for folder in folders.values() for name in folder)
-        return {
-            name: pa.array([folders[path].get(name) for path in paths], found.schema.field(name).type)
-            for name in sorted(names, key=found.schema.names.index)
-        }
-
-    @contextmanager
-    def open(self, file: str) -> Iterator[pa.NativeFile]:
-        """Open a file for reading.
-
-        Raises:
-            InputError: If it cannot be read, or is not the same file as when it was first opened.
-        """
-        with self._explained(f"{self.path}/{file}"):
-            system, root = self._opened
-            with system.open_input_file(f"{root}/{file}") as source:
-                self._check_version(file, source)
-                yield source
-
-    def check_unchanged(self, file: str) -> None:
-        """Raise if a file is not the same as when it was first opened."""
-        with self.open(file):
-            pass
-
-    def _check_version(self, file: str, source: pa.NativeFile) -> None:
-        version = source.metadata()  # of an object: size, time, ETag
-        if not version:
-            system, root = self._opened
-            info = system.get_file_info(f"{root}/{file}")
-            version = (info.size, info.mtime_ns)
-        if self._versions.setdefault(file, version) != version:
-            raise InputError(
-                f"{self.path}/{file} has changed since the run began, so its rows are not those that were "
-                "counted.\nTrain again on files that stay as they are."
-            )
-
-    @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError, ImportError) as error:
-            raise InputError(_explanation(what, error, is_remote=self.is_remote)) from error
 
 
 def _explanation(what: str, error: Exception, *, is_remote: bool) -> str:

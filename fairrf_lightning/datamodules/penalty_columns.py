@@ -86,7 +86,12 @@ class MembershipColumns:
             InputError: If the file or the column cannot be used.
         """
         if not is_column(membership):
-            return cls(_estimate(membership, data))
+            from fairrf_lightning.membership import find_membership  # noqa: PLC0415 - it imports the data modules
+
+            if not Path(membership).is_file():
+                raise InputError(f"membership: there is no file {membership}.")
+            option = "survey" if is_survey(membership) else "proxies"
+            return cls(find_membership(data, **{option: membership})[0])
         share = float(_probabilities(membership, train).mean())
         if not 0 < share < 1:
             raise InputError(
@@ -149,15 +154,6 @@ class MembershipColumns:
                 "positives alone.\nGive a survey that has labels of both classes as --data.membership, or "
                 "leave out --model.given."
             )
-
-
-def _estimate(path: str, data: TabularDataModule) -> Membership:
-    from fairrf_lightning.membership import find_membership  # noqa: PLC0415 - it imports the data modules
-
-    if not Path(path).is_file():
-        raise InputError(f"membership: there is no file {path}.")
-    found, _ = find_membership(data, survey=path) if is_survey(path) else find_membership(data, proxies=path)
-    return found
 
 
 def _probabilities(name: str, table: pd.DataFrame) -> Tensor:

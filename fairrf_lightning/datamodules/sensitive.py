@@ -93,22 +93,24 @@ def read_sample(
     sensitive = sensitive or data.sensitive or _only_new_column(named, columns, data)
     check_column(named, sensitive, columns)
     spec: TableSpec = getattr(data, "spec", TableSpec())
-    is_form = {ROW, TABLE} <= set(columns)
     answers = make_frame(raw.table, {sensitive: "category"}, spec)
     known = answers[sensitive].notna().to_numpy()
-    if is_form:
+    if {ROW, TABLE} <= set(columns):
         table = _read_table(named, data)
         rows = _form_rows(named, raw.table, known, table[data.target])
         wanted = [name for name in (*features, data.target) if name in table and name != sensitive]
         frame = table[wanted].iloc[rows].reset_index(drop=True)
     else:
         rows = None
-        shared = _shared(named, features, columns, sensitive, whole=kinds is not None)
+        shared = [name for name in features if name in columns and name != sensitive]
+        if not shared:
+            raise InputError(f"{named}: it shares no column with the data, which have {', '.join(features)}.")
+        for name in features if kinds is not None else ():
+            check_column(named, name, columns)
         kinds = kinds or infer_kinds(raw.table, shared, spec, typed=raw.typed)
         label: dict[str, Kind] = {data.target: "category"} if data.target in columns else {}
         frame = make_frame(raw.table, {name: kinds[name] for name in shared} | label, spec)
-        kept = spec.kept_rows(frame, shared, labelled=False)
-        spec.report_dropped(len(kept), int(kept.sum()), labelled=False)
+        kept = spec.kept_rows(frame, shared, labelled=False, report=True)
         frame, known = frame[known & kept].reset_index(drop=True), known & kept
     frame = frame.assign(**{sensitive: answers[sensitive][known].array.remove_unused_categories()})
     return Sample(
@@ -117,7 +119,7 @@ def read_sample(
         f"{path} ({len(frame):,} rows)",
         rows,
         _randomized(named, raw.table),
-        int((~answers[sensitive].notna()).sum()),
+        int(answers[sensitive].isna().sum()),
     )
 
 
@@ -186,17 +188,6 @@ def _only_new_column(named: str, columns: Sequence[str], data: TabularDataModule
         found = f"{', '.join(new[:10])} are" if new else "no column is"
         raise InputError(f"{named}: {found} not in the data; name the column of S by --sensitive.")
     return new[0]
-
-
-def _shared(
-    named: str, features: Sequence[str], columns: Sequence[str], sensitive: str, *, whole: bool
-) -> list[str]:
-    shared = [name for name in features if name in columns and name != sensitive]
-    if not shared:
-        raise InputError(f"{named}: it shares no column with the data, which have {', '.join(features)}.")
-    for name in features if whole else ():
-        check_column(named, name, columns)
-    return shared
 
 
 def _form_rows(
@@ -283,7 +274,7 @@ def read_proxies(path: str | Path, columns: Sequence[str]) -> Proxies:
     Raises:
         InputError: If the file cannot be read, or a name or a number in it cannot be used.
     """
-    content = _load(str(path))
+    content = _load(path)
     if unknown := sorted(set(content) - set(_PUBLISHED)):
         raise InputError(f"{path}: {unknown[0]} is not known; {did_you_mean(unknown[0], _PUBLISHED)}")
     correlations = content.get("correlations")
@@ -292,18 +283,21 @@ def read_proxies(path: str | Path, columns: Sequence[str]) -> Proxies:
             f"{path}: correlations is missing: expected a line for each column whose correlation with S is "
             "known, such as 'age: -0.09' or 'relationship=Wife: [0.28, 0.33]'."
         )
-    for name in correlations:
-        _check_name(str(path), str(name), columns)
-    limits = {str(name): _correlation(str(path), name, value) for name, value in correlations.items()}
+    limits = {}
+    for name, value in correlations.items():
+        _check_name(path, str(name), columns)
+        limits[str(name)] = low, high = _limits(path, name, value)
+        if low < -1 or high > 1:
+            raise InputError(f"{path}: {name}: {value!r}: expected a correlation, from -1 to 1.")
     if "share" not in content:
         raise InputError(f"{path}: share is missing: expected the share of people with S = 1, such as 0.33.")
-    share = _limits(str(path), "share", content["share"])
+    share = _limits(path, "share", content["share"])
     if not 0 < share[0] <= share[1] < 1:
         raise InputError(f"{path}: share {content['share']}: expected a number between 0 and 1.")
     return Proxies(limits, share, str(content.get("group", "S = 1")))
 
 
-def _load(path: str) -> Mapping[str, Any]:
+def _load(path: str | Path) -> Mapping[str, Any]:
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -315,7 +309,7 @@ def _load(path: str) -> Mapping[str, Any]:
     return content
 
 
-def _check_name(path: str, name: str, columns: Sequence[str]) -> None:
+def _check_name(path: str | Path, name: str, columns: Sequence[str]) -> None:
     if name in columns:
         return
     if dummies := [column for column in columns if column.startswith(f"{name}=")]:
@@ -326,14 +320,7 @@ def _check_name(path: str, name: str, columns: Sequence[str]) -> None:
     raise InputError(f"{path}: the model has no column {name}; {did_you_mean(name, columns)}")
 
 
-def _correlation(path: str, name: str, value: Any) -> tuple[float, float]:
-    low, high = _limits(path, name, value)
-    if low < -1 or high > 1:
-        raise InputError(f"{path}: {name}: {value!r}: expected a correlation, from -1 to 1.")
-    return low, high
-
-
-def _limits(path: str, name: str, value: Any) -> tuple[float, float]:
+def _limits(path: str | Path, name: str, value: Any) -> tuple[float, float]:
     pair = value if isinstance(value, list) else [value, value]
     numbers = [part for part in pair if isinstance(part, (int, float)) and not isinstance(part, bool)]
     if len(numbers) != 2 or len(pair) != 2 or not numbers[0] <= numbers[1]:

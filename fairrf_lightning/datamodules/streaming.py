@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -87,12 +87,13 @@ class StreamedTable:
         spec.check(columns, related)
         kinds = infer_kinds(directory.empty_table, spec.features(columns), spec, typed=True)
         fit = EncoderFit(kinds, spec)
-        found = scan(directory, kinds, spec, seed=seed, split=split, fit=fit)
-        codes = label_codes(str(spec.target), found.label_values, positive)
-        if found.validation is not None and not spec.include_sensitive:
-            check_leakage(found.validation[list(kinds)], found.validation[spec.sensitive])
-        encoder = fit.encoder(related)
-        return cls(directory, spec, encoder, found.counts, seed, split, codes, found.group_values)
+        counts, label_values, group_values, validation = scan(
+            directory, kinds, spec, seed=seed, split=split, fit=fit
+        )
+        codes = label_codes(str(spec.target), label_values, positive)
+        if validation is not None and not spec.include_sensitive:
+            check_leakage(validation[list(kinds)], validation[spec.sensitive])
+        return cls(directory, spec, fit.encoder(related), counts, seed, split, codes, group_values)
 
     @classmethod
     def restore(cls, path: str, spec: TableSpec, state: Mapping[str, Any]) -> StreamedTable:
@@ -102,8 +103,7 @@ class StreamedTable:
         seed, split = state["seed"], tuple(state["split"])
         counts, group_values = state["counts"], state["group_values"]
         if directory.checksum != state["checksum"] or spec.sensitive != state["sensitive"]:
-            found = scan(directory, encoder.kinds, spec, seed=seed, split=split)
-            counts, group_values = found.counts, found.group_values
+            counts, _, group_values, _ = scan(directory, encoder.kinds, spec, seed=seed, split=split)
         return cls(directory, spec, encoder, counts, seed, split, state["label_codes"], group_values)
 
     @classmethod
@@ -177,22 +177,6 @@ class StreamedTable:
         return tensors
 
 
-class Scan(NamedTuple):
-    """Result of one pass over all rows.
-
-    Args:
-        counts: Number of rows by row group and part.
-        label_values: Values of the target.
-        group_values: Values of S, sorted.
-        validation: A sample of the validation rows, where S is legal, if there is S.
-    """
-
-    counts: list[list[int]]
-    label_values: list[str]
-    group_values: list[str]
-    validation: pd.DataFrame | None
-
-
 def scan(
     directory: ParquetDirectory,
     kinds: dict[str, Kind],
@@ -201,8 +185,13 @@ def scan(
     seed: int,
     split: SplitShares,
     fit: EncoderFit | None = None,
-) -> Scan:
-    """Read all rows once: count those of each part, and let ``fit`` learn from the training rows."""
+) -> tuple[list[list[int]], list[str], list[str], pd.DataFrame | None]:
+    """Read all rows once: count those of each part, and let ``fit`` learn from the training rows.
+
+    Returns:
+        The number of rows by row group and part, the values of the target, those of S, and with S a sample
+        of the validation rows, where S is legal.
+    """
     everything = kinds | _extra_kinds(spec, labelled=True, grouped=True)
     sampled_share = _SAMPLED_ROWS / max(1, directory.num_rows * split[0])
     counts = np.zeros((len(directory.row_groups), len(PARTS)), dtype=np.int64)
@@ -227,7 +216,7 @@ def scan(
         raise InputError(f"there are too few rows for a split into {list(split)}: {sizes}")
     label_values, group_values = (sorted(values.get(str(name), ())) for name in (spec.target, spec.sensitive))
     seen = pd.concat(validation, ignore_index=True) if validation else None
-    return Scan(counts.tolist(), label_values, group_values, seen)
+    return counts.tolist(), label_values, group_values, seen
 
 
 def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str, Kind]:
@@ -325,7 +314,9 @@ class StreamedBatches(EpochBatches):
                     raise InputError(f"{self.table.directory.path} has lost rows since training began")
                 pieces.append(_slice(block, 0, needed))
             position += _length(pieces[-1])
-            yield self.table.batch(pieces[0] if len(pieces) == 1 else _joined(pieces))
+            if len(pieces) > 1:
+                pieces = [{key: torch.cat([piece[key] for piece in pieces]) for key in block}]
+            yield self.table.batch(pieces[0])
 
     def _stretch(self, reader: int) -> tuple[int, int]:
         total = sum(self.counts)
@@ -409,10 +400,6 @@ def _length(rows: Rows) -> int:
 
 def _slice(rows: Rows, start: int, stop: int) -> Rows:
     return {key: tensor[start:stop] for key, tensor in rows.items()}
-
-
-def _joined(blocks: list[Rows]) -> Rows:
-    return {key: torch.cat([block[key] for block in blocks]) for key in blocks[0]}
 
 
 def _shuffled(blocks: list[Rows], generator: torch.Generator) -> Rows:
