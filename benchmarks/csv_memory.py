@@ -35,7 +35,7 @@ def write_csv(path: Path, megabytes: int) -> None:
 def run(task: str, folder: Path) -> None:
     """Run one of the ways to set up a table and print the peak memory in bytes, imports subtracted."""
     from fairrf_lightning.datamodules import TableDataModule  # noqa: PLC0415 - in the process measured
-    from fairrf_lightning.datamodules.parquet import csv_to_parquet  # noqa: PLC0415
+    from fairrf_lightning.datamodules.files import csv_to_parquet  # noqa: PLC0415
 
     before = _peak()
     if task == "convert":

@@ -19,13 +19,13 @@ from fairret.statistic import PositiveRate
 from torch import Tensor
 
 from benchmarks.prior_knowledge_methods import ALL_S, SOURCES, Part, memberships, survey_name
-from fairrf_lightning.class_paths import import_class
-from fairrf_lightning.datamodules.base import PenaltyColumns, TabularDataModule
+from fairrf_lightning.datamodules.base import TabularDataModule
+from fairrf_lightning.datamodules.penalty_columns import PenaltyColumns
 from fairrf_lightning.experiments import Schedule, Setting, Stack, StackedModule, run_settings
 from fairrf_lightning.experiments.results import KEY, ResultsFile
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.files import replacing
-from fairrf_lightning.presets import preset
+from fairrf_lightning.presets import import_class, preset
 
 PROXY, PROXY_SOURCE = "proxy labels", survey_name(400)
 _MIN_SECONDS = 3.0  # of training; models that are on disk already take less

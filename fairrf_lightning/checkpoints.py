@@ -21,9 +21,9 @@ from lightning.fabric.utilities.cloud_io import _is_local_file_protocol
 from lightning.pytorch.cli import LRSchedulerTypeTuple
 from torch import Tensor
 
-from fairrf_lightning.class_paths import class_path, import_class, plain_values
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.files import replacing
+from fairrf_lightning.presets import class_path, import_class, plain_values
 
 _T = TypeVar("_T", int, float, bool)
 _PACKAGE = __name__.partition(".")[0]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.membership_columns import is_survey
+from fairrf_lightning.datamodules.penalty_columns import is_survey
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.functional import PoweredRates, fit_logistic, powered_rates
 from fairrf_lightning.membership import Membership, by_group

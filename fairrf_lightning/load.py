@@ -33,13 +33,12 @@ from fairrf_lightning.checkpoints import (
     plain_parameters,
     restoring,
 )
-from fairrf_lightning.class_paths import accepted_options, class_path, import_class
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError, InputError, did_you_mean
 from fairrf_lightning.files import is_address
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.notices import vanilla_notice
-from fairrf_lightning.presets import preset, preset_names
+from fairrf_lightning.presets import accepted_options, class_path, import_class, preset, preset_names
 
 Split = Literal["train", "val", "test"]
 _OTHER_MODELS = (

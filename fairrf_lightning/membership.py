@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import check_column
-from fairrf_lightning.datamodules.proxies import read_proxies
+from fairrf_lightning.datamodules.sensitive import read_proxies
 from fairrf_lightning.errors import InputError, check_choice
 from fairrf_lightning.functional import fit_logistic, ridge_membership
 from fairrf_lightning.survey import Survey

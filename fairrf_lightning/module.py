@@ -13,12 +13,12 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import MLP, Backbone, build_backbone, find_backbone
-from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.correction import Correction
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
+from fairrf_lightning.presets import class_path
 from fairrf_lightning.run_state import start_fresh
 
 

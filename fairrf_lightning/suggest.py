@@ -23,10 +23,11 @@ from pandas.api.types import is_numeric_dtype
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
-from fairrf_lightning.datamodules.base import TabularDataModule, split_rows
+from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.datamodules.leakage import SUSPICIOUS_ASSOCIATION
-from fairrf_lightning.datamodules.sample import read_sample
+from fairrf_lightning.datamodules.loader import split_rows
+from fairrf_lightning.datamodules.sensitive import read_sample
 from fairrf_lightning.datamodules.table import TableDataModule
 from fairrf_lightning.errors import InputError
 

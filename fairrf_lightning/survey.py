@@ -14,8 +14,8 @@ from pandas.api.types import is_numeric_dtype
 from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.groups import normalise_label
-from fairrf_lightning.datamodules.sample import Sample, read_sample
+from fairrf_lightning.datamodules.columns import normalise_label
+from fairrf_lightning.datamodules.sensitive import Sample, read_sample
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.counts import Gap
 

@@ -17,7 +17,7 @@ from fairrf_lightning import FairRFModule, InputError
 from fairrf_lightning.checkpoints import WholeFileIO
 from fairrf_lightning.correct import CorrectionResult, correct
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.sample import draw_form
+from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.estimate import NOTHING_CHANGED
 from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts

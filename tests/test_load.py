@@ -18,7 +18,7 @@ from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.ksmote import KSMOTE
+from fairrf_lightning.datamodules.penalty_columns import KSMOTE
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import evaluate, load_run
 from fairrf_lightning.methods import ARLModule

@@ -14,7 +14,7 @@ from torch import Tensor
 from fairrf_lightning import InputError
 from fairrf_lightning.correction import Correction, Goal, fit_if_detected
 from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule
-from fairrf_lightning.datamodules.sample import draw_form
+from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.functional import fit_logistic, ridge_membership
 from fairrf_lightning.membership import FOLDS, Membership, folds_of

@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.datamodules import AdultDataModule, COMPASDataModule, TableDataModule
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.presets import class_presets, fit_callbacks, preset, preset_names, recommended
+from fairrf_lightning.presets import (
+    class_presets,
+    fit_callbacks,
+    import_class,
+    preset,
+    preset_names,
+    recommended,
+)
 from tests.conftest import Refused
 
 REPOSITORY = Path(__file__).parents[1]

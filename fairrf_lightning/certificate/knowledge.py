@@ -12,8 +12,7 @@ from fairrf_lightning.certificate.bound import Array, Box
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.datamodules.encoding import TableEncoder
-from fairrf_lightning.datamodules.proxies import read_proxies
-from fairrf_lightning.datamodules.sample import read_sample
+from fairrf_lightning.datamodules.sensitive import read_proxies, read_sample
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.intervals import wilson_interval
 

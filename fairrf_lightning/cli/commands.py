@@ -25,7 +25,7 @@ from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.parsing import DataOptions, DataOverrides, takes_options_of
 from fairrf_lightning.cli.short_names import split_options
 from fairrf_lightning.cli.tables import print_lines, print_table
-from fairrf_lightning.datamodules.parquet import csv_to_parquet
+from fairrf_lightning.datamodules.files import csv_to_parquet
 from fairrf_lightning.errors import DivergedError, InputError, check_writable, writing_to
 from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
 from fairrf_lightning.files import write_text

@@ -27,7 +27,7 @@ from fairrf_lightning.correction import Correction, Goal
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.datamodules.columns import TableSpec, check_column, make_frame, numbers
 from fairrf_lightning.datamodules.files import read_file
-from fairrf_lightning.datamodules.sample import RANDOMIZED
+from fairrf_lightning.datamodules.sensitive import RANDOMIZED
 from fairrf_lightning.errors import InputError, check_output, writing_file
 from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.files import replacing

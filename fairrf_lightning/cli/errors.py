@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-from fairrf_lightning.class_paths import accepted_options, import_class
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.presets import accepted_options, import_class
 
 _NOISE = re.compile(
     r"Does not validate|Subtypes:|Errors:|Given value|Requirement '"

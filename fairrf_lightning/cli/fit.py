@@ -37,7 +37,6 @@ from fairrf_lightning.checkpoints import (
     load_checkpoint,
     restoring,
 )
-from fairrf_lightning.class_paths import accepted_options, import_class
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.output import (
     ProgressLine,
@@ -52,7 +51,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder, check_data_options
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.notices import Stage, model_notices
-from fairrf_lightning.presets import fit_callbacks, recommended
+from fairrf_lightning.presets import accepted_options, fit_callbacks, import_class, recommended
 from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
 
 _TABLES = (".csv", ".csv.gz", ".parquet", ".xlsx")

@@ -20,7 +20,6 @@ from rich.table import Column
 
 from fairrf_lightning.callbacks.run_files import run_directory
 from fairrf_lightning.checkpoints import own_classes
-from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import diverged
@@ -34,6 +33,7 @@ from fairrf_lightning.notices import (
     same_decision,
     vanilla_name,
 )
+from fairrf_lightning.presets import class_path
 
 # Lines of Lightning that say nothing about the run, and advertisements.
 _NOISE = (

@@ -23,6 +23,7 @@ from fairrf_lightning.cli.errors import explain, unknown_option
 from fairrf_lightning.cli.short_names import COMMANDS_OF_LIGHTNING, expand_args, expand_config, expand_method
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.messages import shell_command
+from fairrf_lightning.presets import import_class
 
 if TYPE_CHECKING:
     from fairrf_lightning.datamodules.base import TabularDataModule
@@ -117,8 +118,7 @@ class DataOptions:
 
     def maker(self, **changed: Any) -> partial[TabularDataModule]:
         """Return a callable that makes the data module; it can be sent to other processes."""
-        from fairrf_lightning.class_paths import import_class  # noqa: PLC0415 - needs torch
-        from fairrf_lightning.methods import KSMOTE  # noqa: PLC0415
+        from fairrf_lightning.methods import KSMOTE  # noqa: PLC0415 - needs torch
 
         options = self.init_args | changed
         if isinstance(options.get("ksmote"), dict):

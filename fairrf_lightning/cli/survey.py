@@ -11,8 +11,13 @@ from fairrf_lightning.audit.sample_size import MIN_SURVEY, check_randomized, pla
 from fairrf_lightning.cli.parsing import DataOptions, call, takes_options_of
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.sample import count_answers, draw_form
-from fairrf_lightning.errors import InputError, check_output, did_you_mean, writing_file
+from fairrf_lightning.datamodules.sensitive import count_answers, draw_form
+from fairrf_lightning.errors import (
+    InputError,
+    check_output,
+    did_you_mean,
+    writing_file,
+)
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import evaluate, load_run
 from fairrf_lightning.messages import shell_command

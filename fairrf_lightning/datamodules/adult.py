@@ -63,16 +63,8 @@ class AdultDataModule(TabularDataModule):
     columns = tuple(column for column in _COLUMNS if column != "fnlwgt")
     default_related = tuple(_PRESET["related"])
     files = (
-        _file(
-            "adult.data",
-            "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-            3_974_305,
-        ),
-        _file(
-            "adult.test",
-            "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-            2_003_153,
-        ),
+        _file("adult.data", "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d", 3_974_305),
+        _file("adult.test", "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05", 2_003_153),
     )
 
     def read(self) -> pd.DataFrame:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,50 +19,29 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairrf_lightning.class_paths import plain_values
-from fairrf_lightning.datamodules.columns import check_column
+from fairrf_lightning.datamodules.columns import Groups, check_column, check_groups, group_ids
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
-from fairrf_lightning.datamodules.encoding import TableEncoder
-from fairrf_lightning.datamodules.groups import Groups, check_groups, group_ids
-from fairrf_lightning.datamodules.ksmote import KSMOTE
+from fairrf_lightning.datamodules.encoding import TableEncoder, check_state
 from fairrf_lightning.datamodules.leakage import check_leakage
 from fairrf_lightning.datamodules.loader import (
     EpochBatches,
     TensorBatches,
+    check_split,
     default_batch_size,
     default_update_interval,
+    split_rows,
 )
-from fairrf_lightning.datamodules.membership_columns import MembershipColumns, is_column
+from fairrf_lightning.datamodules.penalty_columns import (
+    KSMOTE,
+    MembershipColumns,
+    PenaltyColumns,
+    is_column,
+)
 from fairrf_lightning.errors import InputError, check_at_least
+from fairrf_lightning.presets import plain_values
 
-PARTS = ("train", "val", "test")
-_STATE_TYPES: dict[str, type | tuple[type, ...]] = {
-    "columns": list,
-    "encoder": Mapping,
-    "expose_sensitive": bool,
-    "feature_names": list,
-    "include_sensitive": bool,
-    "ksmote": (Mapping, type(None)),
-    "membership": (Mapping, type(None)),
-    "related": list,
-    "remove_related": bool,
-    "seed": int,
-    "sensitive": (str, type(None)),
-    "split": list,
-    "table_options": Mapping,
-}
-
-
-class PenaltyColumns(NamedTuple):
-    """Columns of all rows that the penalty sees and the model does not.
-
-    Args:
-        matrix: The columns, ``(N, C)``.
-        columns: Column numbers of each feature.
-    """
-
-    matrix: Tensor
-    columns: dict[str, list[int]]
+# Options that decide which columns the model and the penalty see.
+_METHODS = ("include_sensitive", "expose_sensitive", "remove_related")
 
 
 class TabularDataModule(LightningDataModule, ABC):
@@ -360,16 +340,14 @@ class TabularDataModule(LightningDataModule, ABC):
             "columns": list(self.encoder.owners),
             "encoder": self.encoder.state(),
             "feature_names": self.feature_names,
-            "expose_sensitive": self.expose_sensitive,
-            "include_sensitive": self.include_sensitive,
             "ksmote": None if self.ksmote is None else asdict(self.ksmote),
             "membership": None if self._membership is None else self._membership.state(),
-            "remove_related": self.remove_related,
             "related": list(self.related),
             "seed": self.split_seed,
             "sensitive": self.sensitive,
             "split": list(self.split),
             "table_options": {name: getattr(self, name) for name in self.table_options},
+            **{name: getattr(self, name) for name in _METHODS},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -380,12 +358,10 @@ class TabularDataModule(LightningDataModule, ABC):
         check_state(state_dict)
         self.split_seed = state_dict["seed"]
         self.split = tuple(state_dict["split"])
-        self.include_sensitive = state_dict["include_sensitive"]
-        self.expose_sensitive = state_dict["expose_sensitive"]
-        self.remove_related = state_dict["remove_related"]
-        self.ksmote = None if state_dict["ksmote"] is None else KSMOTE(**state_dict["ksmote"])
         self.related = list(state_dict["related"])
-        for name, value in state_dict["table_options"].items():
+        self.ksmote = None if state_dict["ksmote"] is None else KSMOTE(**state_dict["ksmote"])
+        methods = {name: state_dict[name] for name in _METHODS}
+        for name, value in (methods | state_dict["table_options"]).items():
             setattr(self, name, value)
         rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
         self._membership = MembershipColumns.from_state(state_dict.get("membership"))
@@ -410,12 +386,10 @@ class TabularDataModule(LightningDataModule, ABC):
         if encoder_state is None:
             hidden = {self.target, *(self.related if self.remove_related else ())}
             hidden |= set() if self.include_sensitive else {self.sensitive}
-            if self.membership is not None and is_column(self.membership):
-                check_column(
-                    "membership", self.membership, [name for name in table.columns if name not in hidden]
-                )
-                hidden.add(self.membership)
             features = [name for name in table.columns if name not in hidden]
+            if self.membership is not None and is_column(self.membership):
+                check_column("membership", self.membership, features)
+                features.remove(self.membership)
             self._encoder = self._fit_encoder(table[features].iloc[rows["train"].numpy()])
             if self.sensitive is not None and not self.include_sensitive:
                 # S is legal on validation and test rows.
@@ -445,11 +419,8 @@ class TabularDataModule(LightningDataModule, ABC):
     def _add_membership(self, table: pd.DataFrame, inputs: Tensor, rows: Mapping[str, Tensor]) -> None:
         """Give the batches columns of membership, estimated now or restored from a checkpoint."""
         if self.membership is not None and self._membership is None:
-            if (
-                self._may_be_restored
-                and not is_column(self.membership)
-                and not Path(self.membership).is_file()
-            ):
+            is_present = is_column(self.membership) or Path(self.membership).is_file()
+            if self._may_be_restored and not is_present:
                 return
             train = table.iloc[rows["train"].numpy()]
             self._membership = MembershipColumns.make(self.membership, self, train)
@@ -458,8 +429,8 @@ class TabularDataModule(LightningDataModule, ABC):
             )
         if self._membership is None:
             return
-        if (name := self._membership.column) and name not in table:
-            table = self.read_columns([name])
+        if (column := self._membership.column) and column not in table:
+            table = self.read_columns([column])
         matrix = self._membership.matrix(inputs, table, positives=self._positives)
         self._penalty_columns = PenaltyColumns(matrix, {"membership": list(range(matrix.shape[1]))})
         for name, chosen in rows.items():
@@ -473,13 +444,13 @@ class TabularDataModule(LightningDataModule, ABC):
     ) -> PenaltyColumns | None:
         if self.expose_sensitive and self.sensitive is not None:
             rank_zero_info(f"Data: {self.sensitive} is shown to the penalty in training (expose_sensitive).")
-            return _indicators(self.sensitive, tensors["groups"], len(self._group_names))
+            return PenaltyColumns.indicators(self.sensitive, tensors["groups"], len(self._group_names))
         if self.remove_related:
             encoder = self._fit_encoder(table[self.related].iloc[train.numpy()])
             return PenaltyColumns(encoder.transform(table), dict(encoder.owners))
         if self.ksmote is not None:
             clusters = self.ksmote.cluster(tensors["inputs"], train, self.split_seed)
-            return _indicators("cluster", clusters, self.ksmote.n_clusters)
+            return PenaltyColumns.indicators("cluster", clusters, self.ksmote.n_clusters)
         return None
 
     def _loader(
@@ -492,94 +463,40 @@ class TabularDataModule(LightningDataModule, ABC):
         every_rank: bool = False,
     ) -> EpochBatches:
         self.setup()
-        rank, world_size = (0, 1) if every_rank else self._rank_and_world_size()
+        return self._ranked(self._batches(part, keys), batch_size, shuffle=shuffle, every_rank=every_rank)
+
+    def _batches(self, part: str, keys: tuple[str, ...]) -> Callable[..., EpochBatches]:
+        """Return a maker of loaders of a part, which takes batch size, order and rank."""
         tensors = {key: tensor for key, tensor in self._parts[part].items() if key in keys}
         if part == "train" and self.ksmote is not None and "row" not in keys:  # made-up rows have no number
             tensors = self.ksmote.balance(tensors, self.split_seed)
-        return TensorBatches(
-            tensors, batch_size, shuffle=shuffle, seed=self.split_seed, rank=rank, world_size=world_size
-        )
+        return partial(TensorBatches, tensors)
 
-    def _rank_and_world_size(self) -> tuple[int, int]:
-        return (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+    def _ranked(
+        self,
+        make: Callable[..., EpochBatches],
+        batch_size: int,
+        *,
+        shuffle: bool = False,
+        every_rank: bool = False,
+    ) -> EpochBatches:
+        trainer = None if every_rank else self.trainer
+        rank, world_size = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
+        return make(batch_size, shuffle=shuffle, seed=self.split_seed, rank=rank, world_size=world_size)
 
     def _check_related(self, columns: Collection[str]) -> None:
-        if self.membership is not None and not self.related:
-            return  # the penalty sees membership
-        check_related(self.related, columns, self.sensitive, include_sensitive=self.include_sensitive)
-
-
-def _indicators(name: str, ids: Tensor, number: int) -> PenaltyColumns:
-    """Return one 0/1 column per id; id -1 gives zeros."""
-    return PenaltyColumns((ids[:, None] == torch.arange(number)).float(), {name: list(range(number))})
-
-
-def check_split(split: Sequence[float]) -> None:
-    """Raise unless the split is three positive shares of a whole."""
-    # an unordered comparison with NaN is false, hence "not all"
-    if len(split) != len(PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
-        raise InputError(
-            f"split must be three positive shares (train, validation, test) that add up to 1, "
-            f"such as [0.5, 0.2, 0.3], not {list(split)}"
-        )
-
-
-def check_related(
-    related: Sequence[str], columns: Collection[str], sensitive: str | None, *, include_sensitive: bool
-) -> None:
-    """Raise if related features are not in the data, or are S itself."""
-    if not related:
-        raise InputError("related is empty: name at least one feature that is related to S")
-    for name in related:
-        check_column("related", name, columns)
-    if len(set(related)) < len(related):
-        raise InputError(f"related names a feature twice: {', '.join(related)}")
-    if sensitive in related and not include_sensitive:
-        raise InputError(
-            f"related: '{sensitive}' is the sensitive attribute, which is not an input of the model; "
-            "leave it out, or set include_sensitive to true"
-        )
-
-
-def split_sizes(num_rows: int, split: Sequence[float]) -> list[int]:
-    """Return the number of rows of each part; the last takes what rounding leaves.
-
-    >>> split_sizes(45222, (0.5, 0.2, 0.3))
-    [22611, 9044, 13567]
-    """
-    train, val = (round(share * num_rows) for share in split[:2])
-    sizes = [train, val, num_rows - train - val]
-    if min(sizes) < 1:
-        raise InputError(f"{num_rows} rows are too few for a split into {list(split)}")
-    return sizes
-
-
-def split_rows(num_rows: int, split: tuple[float, float, float], seed: int) -> dict[str, Tensor]:
-    """Return the row numbers of ``train``, ``val`` and ``test``, drawn by the seed."""
-    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
-    train, val, _ = split_sizes(num_rows, split)
-    parts = order.tensor_split((train, train + val))
-    return dict(zip(PARTS, parts, strict=True))
-
-
-def check_state(state: Mapping[str, Any]) -> None:
-    """Raise :class:`InputError` if a state is damaged, or its encoder does not make the model's inputs."""
-    for name, kind in _STATE_TYPES.items():
-        if not isinstance(state.get(name), kind):
-            raise _damaged(f"{name} = {state.get(name)!r}")
-    for name in ("columns", "feature_names", "related"):
-        if not all(isinstance(item, str) for item in state[name]):
-            raise _damaged(f"{name} = {state[name]}")
-    made = TableEncoder.from_state(state["encoder"]).columns
-    if made != state["feature_names"]:
-        trained = len(state["feature_names"])
-        raise _damaged(f"its encoder makes {len(made)} input columns that are not the {trained} of the model")
-
-
-def _damaged(what: str) -> InputError:
-    return InputError(
-        f"the checkpoint's state of the data is damaged: {what}. Restore it from a copy, or train again."
-    )
+        """Raise if related features are not in the data, or are S itself."""
+        if not self.related and self.membership is None:
+            raise InputError("related is empty: name at least one feature that is related to S")
+        for name in self.related:
+            check_column("related", name, columns)
+        if len(set(self.related)) < len(self.related):
+            raise InputError(f"related names a feature twice: {', '.join(self.related)}")
+        if self.sensitive in self.related and not self.include_sensitive:
+            raise InputError(
+                f"related: '{self.sensitive}' is the sensitive attribute, which is not an input of the "
+                "model; leave it out, or set include_sensitive to true"
+            )
 
 
 def text_as_categories(table: pd.DataFrame) -> pd.DataFrame:

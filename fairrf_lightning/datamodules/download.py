@@ -13,9 +13,9 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TypeAlias
+from typing import IO, BinaryIO, TypeAlias
 
 import pooch
 from filelock import FileLock
@@ -154,18 +154,12 @@ def _verify(file: RemoteFile, path: Path) -> None:
 
 def _from_url(file: RemoteFile, out: BinaryIO) -> None:
     pooch.get_logger().setLevel("WARNING")  # the progress bar is enough
-    size = None if file.zip_member else file.size
     with tempfile.TemporaryDirectory() as folder:
         source = pooch.create(
-            path=folder,
-            base_url="",
-            registry={"file": None},
-            urls={"file": file.url},
-            retry_if_failed=_RETRIES,
+            folder, "", registry={"file": None}, urls={"file": file.url}, retry_if_failed=_RETRIES
         )
-        downloader = _Downloader(Path(file.name).name, size, _MAX_ARCHIVE_BYTES if file.zip_member else size)
         try:
-            path = source.fetch("file", downloader=downloader)
+            path = source.fetch("file", downloader=partial(_download, file))
         except ValueError as error:
             raise SourceError(str(error)) from error
         with Path(path).open("rb") as found:
@@ -175,43 +169,34 @@ def _from_url(file: RemoteFile, out: BinaryIO) -> None:
                 shutil.copyfileobj(found, out)
 
 
-class _Downloader:
-    """Downloads a file for pooch, which tries again after a ``ValueError``."""
+def _download(file: RemoteFile, url: str, output_file: str, _: object) -> None:
+    """Download a file for pooch, which tries again after a ``ValueError``."""
+    import requests  # noqa: PLC0415 - slow to import, and seldom needed
 
-    def __init__(self, name: str, size: int | None, limit: int | None) -> None:
-        self.name, self.size, self.limit = name, size, limit
-        self._announced = 0
-
-    def __call__(self, url: str, output_file: str, source: Any) -> None:
-        import requests  # noqa: PLC0415 - slow to import, and seldom needed
-
-        download = pooch.HTTPDownloader(
-            progressbar=tqdm(
-                total=self.size or 1, desc=self.name, unit="B", unit_scale=True, leave=False, disable=None
-            ),
-            chunk_size=_CHUNK_BYTES,
-            timeout=_TIMEOUT_SECONDS,
-            hooks={"response": self._check_length_later},
-        )
-        with Path(output_file).open("wb") as file:
-            is_broken = False
-            try:
-                download(url, _LimitedFile(file, self.limit), source)
-            except (requests.RequestException, OSError) as error:
-                if not file.tell():
-                    raise SourceError(str(error) or repr(error)) from error
-                is_broken = True
-            if file.tell() != self.size and (is_broken or file.tell() < self._announced):
-                total = self.size or self._announced
-                of = f" of {total:,}" if total else ""
-                raise ValueError(f"the connection broke after {file.tell():,}{of} bytes")
-
-    def _check_length_later(self, response: Any, **_: Any) -> None:
-        # The announced length may be malformed or wrong although the file is right.
-        announced = response.headers.get("content-length", "")
-        self._announced = int(announced) if announced.isdigit() else 0
-        response.headers["content-length"] = str(self.size or self._announced)
-        response.raw.enforce_content_length = False
+    size, limit = (None, _MAX_ARCHIVE_BYTES) if file.zip_member else (file.size, file.size)
+    name, done, announced, is_broken = Path(file.name).name, 0, 0, False
+    try:
+        with (
+            requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS) as response,
+            Path(output_file).open("wb") as out,
+            tqdm(total=size, desc=name, unit="B", unit_scale=True, leave=False, disable=None) as bar,
+        ):
+            response.raise_for_status()
+            # The announced length may be malformed or wrong although the file is right.
+            length = response.headers.get("content-length", "")
+            announced = int(length) if length.isdigit() else 0
+            response.raw.enforce_content_length = False
+            limited = _LimitedFile(out, limit)
+            for chunk in response.iter_content(_CHUNK_BYTES):
+                done += limited.write(chunk)
+                bar.update(len(chunk))
+    except (requests.RequestException, OSError) as error:
+        if not done:
+            raise SourceError(str(error) or repr(error)) from error
+        is_broken = True
+    if done != size and (is_broken or done < announced):
+        total = size or announced
+        raise ValueError(f"the connection broke after {done:,}{f' of {total:,}' if total else ''} bytes")
 
 
 class _LimitedFile:
@@ -219,7 +204,6 @@ class _LimitedFile:
 
     def __init__(self, file: IO[bytes], limit: int | None) -> None:
         self._file, self._limit = file, limit
-        self.flush = file.flush
 
     def write(self, chunk: bytes) -> int:
         if self._limit is not None and self._file.tell() + len(chunk) > self._limit:

@@ -21,7 +21,23 @@ from fairrf_lightning.errors import InputError
 
 MISSING = "(missing)"
 OTHER = "(other)"
+_STATE_TYPES: dict[str, type | tuple[type, ...]] = {
+    "columns": list,
+    "encoder": Mapping,
+    "expose_sensitive": bool,
+    "feature_names": list,
+    "include_sensitive": bool,
+    "ksmote": (Mapping, type(None)),
+    "membership": (Mapping, type(None)),
+    "related": list,
+    "remove_related": bool,
+    "seed": int,
+    "sensitive": (str, type(None)),
+    "split": list,
+    "table_options": Mapping,
+}
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T]\d.*)?")
+_NOT_FINITE = "missing or infinite values: drop or fill them"
 _MAX_DISTINCT = 500_000
 _MAX_CERTAIN_CATEGORIES = 50  # a column with no more values holds categories, however few rows there are
 
@@ -56,23 +72,25 @@ class TableEncoder:
     indicators: list[str] = field(default_factory=list)
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame) -> TableEncoder:
+    def fit(
+        cls, frame: pd.DataFrame, spec: TableSpec | None = None, related: Collection[str] = ()
+    ) -> TableEncoder:
         """Learn the encoding of all columns of ``frame``, which holds the training rows.
 
-        A column of pandas' categorical type keeps all categories of that type, so that the number
-        of encoded columns does not depend on which rows were drawn for training.
+        Args:
+            frame: The rows. By default no number may be missing, and a column of pandas' categorical type
+                keeps all categories of that type, so that the number of encoded columns does not depend on
+                which rows were drawn for training.
+            spec: Options for missing values and rare categories.
+            related: Columns that must have a value.
         """
-        numeric = [name for name in frame.columns if is_numeric_dtype(frame[name])]
-        values = _finite(frame, numeric)
-        mean = values.mean(axis=0)
-        std = values.std(axis=0)
-        # rounding can give a constant column a tiny deviation, and a tiny one a deviation of 0
-        std[(np.ptp(values, axis=0) == 0) | (std == 0)] = 1.0
-        scales = zip(mean.tolist(), std.tolist(), strict=True)
-        return cls(
-            scales=dict(zip(numeric, scales, strict=True)),
-            categories={name: _categories(frame[name]) for name in frame.columns if name not in numeric},
-        )
+        kinds: dict[str, Kind] = {
+            name: "number" if is_numeric_dtype(frame[name]) else "category" for name in frame.columns
+        }
+        every = TableSpec(categorical=tuple(kinds), missing="drop", min_count=0, max_categories=_MAX_DISTINCT)
+        fit = EncoderFit(kinds, spec or every)
+        fit.update(frame.astype({name: "category" for name, kind in kinds.items() if kind == "category"}))
+        return fit.encoder(related)
 
     @property
     def columns(self) -> list[str]:
@@ -111,8 +129,9 @@ class TableEncoder:
         mean, std = np.array(list(self.scales.values())).reshape(-1, 2).T
         numbers = np.empty((len(frame), len(mean) + len(self.indicators)), dtype=np.float32)
         with np.errstate(over="ignore"):  # checked in the next line
-            numbers[:, : len(mean)] = (_finite(frame, list(self.scales), self.fills) - mean) / std
-        _check_overflow(list(self.scales), numbers)
+            numbers[:, : len(mean)] = (_numbers(frame, list(self.scales), self.fills) - mean) / std
+        outside = "numbers far outside the training range; correct them."
+        _check_finite(numbers[:, : len(mean)], list(self.scales), outside)
         for name in self.indicators:
             numbers[:, owners[name][1]] = frame[name].isna()
         columns = np.empty((len(frame), len(self.categories)), dtype=np.int32)
@@ -159,38 +178,44 @@ class TableEncoder:
         )
 
 
-def _finite(
-    frame: pd.DataFrame, names: list[str], fills: Mapping[str, float] | None = None
-) -> np.ndarray[tuple[int, int], Any]:
-    values = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
-    if np.isfinite(values).all():
-        return values
-    if fills:
-        fill = np.array([fills.get(name, np.nan) for name in names])
-        values = np.where(np.isnan(values), fill, values)
-    for name, bad in zip(names, (~np.isfinite(values)).sum(axis=0), strict=True):
-        if bad:
-            raise InputError(f"column '{name}' has {bad} missing or infinite values: drop or fill them")
+def check_state(state: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` if a state is damaged, or its encoder does not make the model's inputs."""
+    for name, kind in _STATE_TYPES.items():
+        if not isinstance(state.get(name), kind):
+            raise _damaged(f"{name} = {state.get(name)!r}")
+    for name in ("columns", "feature_names", "related"):
+        if not all(isinstance(item, str) for item in state[name]):
+            raise _damaged(f"{name} = {state[name]}")
+    made = TableEncoder.from_state(state["encoder"]).columns
+    if made != state["feature_names"]:
+        trained = len(state["feature_names"])
+        raise _damaged(f"its encoder makes {len(made)} input columns that are not the {trained} of the model")
+
+
+def _damaged(what: str) -> InputError:
+    return InputError(
+        f"the checkpoint's state of the data is damaged: {what}. Restore it from a copy, or train again."
+    )
+
+
+def _numbers(frame: pd.DataFrame, names: list[str], fills: Mapping[str, float]) -> NDArray[np.float64]:
+    """Return columns as float64, with missing numbers filled; raise if any remain."""
+    values: NDArray[np.float64] = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
+    if fills and np.isnan(values).any():
+        values = np.where(np.isnan(values), [fills.get(name, np.nan) for name in names], values)
+    _check_finite(values, names, _NOT_FINITE)
     return values
 
 
-def _check_overflow(names: list[str], encoded: np.ndarray[tuple[int, int], Any]) -> None:
-    if np.isfinite(encoded[:, : len(names)]).all():
+def _check_finite(values: NDArray[np.floating[Any]], names: list[str], problem: str) -> None:
+    if np.isfinite(values).all():
         return
-    for name, bad in zip(names, (~np.isfinite(encoded[:, : len(names)])).sum(axis=0), strict=True):
+    for name, bad in zip(names, (~np.isfinite(values)).sum(axis=0), strict=True):
         if bad:
-            raise InputError(
-                f"column '{name}' has {bad} numbers far outside the training range; correct them."
-            )
+            raise InputError(f"column '{name}' has {bad} {problem}")
 
 
-def _categories(column: pd.Series[Any]) -> list[str]:
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return sorted(map(str, column.cat.categories))
-    return sorted(map(str, column.dropna().unique()))
-
-
-def _codes(column: pd.Series[Any], categories: list[str], first: int) -> np.ndarray[tuple[int], Any]:
+def _codes(column: pd.Series[Any], categories: list[str], first: int) -> NDArray[np.int32]:
     """Return ``first`` plus the position of the category of each row, -1 for those without one."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes, uniques = column.cat.codes.to_numpy(), column.cat.categories
@@ -200,7 +225,9 @@ def _codes(column: pd.Series[Any], categories: list[str], first: int) -> np.ndar
     other = number.get(OTHER, -1)
     # The last entry is for code -1, by which pandas marks a missing value.
     missing = number.get(MISSING, other)
-    lookup = np.array([*(number.get(str(value), other) for value in uniques), missing], np.int32)
+    lookup: NDArray[np.int32] = np.array(
+        [*(number.get(str(value), other) for value in uniques), missing], np.int32
+    )
     return lookup[codes]
 
 
@@ -260,17 +287,21 @@ class EncoderFit:
 
     def update(self, frame: pd.DataFrame, sampled: NDArray[np.bool_] | None = None) -> None:
         """Add rows; medians are those of the ``sampled`` rows, by default of all."""
-        for name, numbers in self.numbers.items():
-            numbers.update(frame[name].to_numpy(), sampled)
+        values = frame[list(self.numbers)].to_numpy(dtype=np.float64, na_value=np.nan)
+        if self.spec.missing == "drop":
+            _check_finite(values, list(self.numbers), _NOT_FINITE)
+        for column, numbers in zip(values.T, self.numbers.values(), strict=True):
+            numbers.update(column, sampled)
         for name, counts in self.counts.items():
             column = frame[name].array
             rows = np.bincount(column.codes + 1, minlength=len(column.categories) + 1)
             self.missing[name] += int(rows[0])
-            counts.update({text: int(n) for text, n in zip(column.categories, rows[1:], strict=True) if n})
+            found = zip(column.categories, rows[1:].tolist(), strict=True)
+            counts.update({str(text): number for text, number in found if number or not self.spec.min_count})
             if len(counts) > _MAX_DISTINCT:
                 raise InputError(_identifier_advice(name, f"more than {_MAX_DISTINCT:,} distinct values"))
 
-    def encoder(self, related: Collection[str]) -> TableEncoder:
+    def encoder(self, related: Collection[str] = ()) -> TableEncoder:
         """Return the encoder, and print which columns and categories it leaves out."""
         numbers = {name: found for name, found in self.numbers.items() if found.count}
         counts = {name: found for name, found in self.counts.items() if found}

@@ -1,4 +1,4 @@
-"""Read a CSV or Parquet file as it is: no type is guessed and no row is lost."""
+"""Reads a CSV or Parquet file as it is, without guessing types, and converts CSV to Parquet."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import codecs
 import csv
 import gzip
 import io
+import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -19,7 +20,9 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from lightning.pytorch.utilities import rank_zero_info
 
-from fairrf_lightning.errors import InputError, first_line
+from fairrf_lightning.datamodules.columns import MISSING_VALUES, NUMERIC_TEXTS, TextValues, check_column
+from fairrf_lightning.errors import InputError, first_line, writing_to
+from fairrf_lightning.files import replacing
 from fairrf_lightning.messages import shell_command
 
 _BLOCK_BYTES = 1 << 24  # the longest line that can be read
@@ -318,3 +321,59 @@ def _address_space() -> int:
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
+
+
+def csv_to_parquet(
+    path: Path,
+    out: Path,
+    *,
+    encoding: str | None = None,
+    delimiter: str = ",",
+    missing_values: Sequence[str] | None = None,
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Path:
+    """Convert a CSV file of any size to a directory of Parquet files, which is streamed in training.
+
+    The cells stay the text that they are, and the metadata list which columns hold numbers only. So a
+    column has the same kind, numbers and categories as if the CSV file were read into memory.
+
+    Args:
+        path: The CSV file, which may be compressed by gzip.
+        out: The directory to write to; it must not hold Parquet files yet.
+        encoding: Encoding of the file; by default UTF-8, with or without byte order mark.
+        delimiter: Separator of the cells.
+        missing_values: Cells that count as missing; by default empty ones, NA, NaN, null and the like.
+        categorical: Columns to take as categories, whatever they look like.
+        drop: Columns to leave out.
+        progress: Called with the bytes read and the bytes of the file, in each of the two passes.
+
+    Returns:
+        The Parquet file in ``out``.
+
+    Raises:
+        InputError: If the file cannot be read, or a column holds numbers in most cells but not in all.
+    """
+    if any(out.rglob("*.parquet")):
+        raise InputError(f"{out} holds Parquet files already: name another directory, or remove them.")
+    missing = MISSING_VALUES if missing_values is None else ("", *missing_values)
+    source = CsvFile(path, encoding, delimiter)
+    for option, names in (("categorical", categorical), ("drop", drop)):
+        for name in names:
+            check_column(option, name, list(source.names.values()))
+    source.names = {number: name for number, name in source.names.items() if name not in drop}
+    found = {name: TextValues(missing) for name in source.names.values() if name not in categorical}
+    for table in source.blocks(progress):
+        for name, values in found.items():
+            values.update(table.column(name))
+    numeric = [name for name, values in found.items() if values.kind(name) == "number"]
+    schema = pa.schema([(name, pa.string()) for name in source.names.values()])
+    schema = schema.with_metadata({NUMERIC_TEXTS: json.dumps(numeric)})
+    with writing_to(out):
+        out.mkdir(parents=True, exist_ok=True)
+        target = out / f"{path.name.partition('.')[0]}.parquet"
+        with replacing(target) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
+            for table in source.blocks(progress):
+                writer.write_table(table.replace_schema_metadata(schema.metadata))
+    return target

@@ -1,10 +1,11 @@
-"""A loader of batches that are already batches: row slices of tensors held in memory."""
+"""Rows in memory: their split into parts, and a loader of batches that are slices of tensors."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 from fairrf_lightning.errors import InputError, check_at_least
 from fairrf_lightning.penalty import UPDATE_INTERVAL
 
+PARTS = ("train", "val", "test")
+SplitShares: TypeAlias = tuple[float, float, float]
 _MAX_BATCH_SIZE = 512
 _MIN_BATCH_SIZE = 16
 _MIN_BATCHES = 6  # per epoch; the smallest published data set, COMPAS, has six batches of 512
@@ -179,3 +182,26 @@ def default_update_interval(rows: int) -> int:
     [50, 50, 12, 6, 1]
     """
     return UPDATE_INTERVAL * default_batch_size(rows) // _MAX_BATCH_SIZE
+
+
+def check_split(split: Sequence[float]) -> None:
+    """Raise unless the split is three positive shares of a whole."""
+    # an unordered comparison with NaN is false, hence "not all"
+    if len(split) != len(PARTS) or not all(share > 0 for share in split) or round(sum(split), 6) != 1:
+        raise InputError(
+            f"split must be three positive shares (train, validation, test) that add up to 1, "
+            f"such as [0.5, 0.2, 0.3], not {list(split)}"
+        )
+
+
+def split_rows(num_rows: int, split: SplitShares, seed: int) -> dict[str, Tensor]:
+    """Return the row numbers of ``train``, ``val`` and ``test``, drawn by the seed.
+
+    >>> [len(rows) for rows in split_rows(45222, (0.5, 0.2, 0.3), seed=0).values()]
+    [22611, 9044, 13567]
+    """
+    train, val = (round(share * num_rows) for share in split[:2])
+    if min(train, val, num_rows - train - val) < 1:
+        raise InputError(f"{num_rows} rows are too few for a split into {list(split)}")
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed))
+    return dict(zip(PARTS, order.tensor_split((train, train + val)), strict=True))

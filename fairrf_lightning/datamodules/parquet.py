@@ -1,49 +1,43 @@
-"""Directories of Parquet files: a table that is streamed, never in memory as a whole."""
+"""Directories of Parquet files, on a local disk or in remote storage, which are read in parts."""
 
 from __future__ import annotations
 
 import hashlib
-import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, NamedTuple
+from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as arrow_dataset
 import pyarrow.parquet as pq
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from pyarrow import fs
 
-from fairrf_lightning.datamodules.base import PARTS
-from fairrf_lightning.datamodules.columns import (
-    MISSING_VALUES,
-    NUMERIC_TEXTS,
-    Kind,
-    TableSpec,
-    TextValues,
-    check_column,
-    check_scalar_type,
-    infer_kinds,
-    make_frame,
-)
-from fairrf_lightning.datamodules.encoding import EncoderFit, TableEncoder
-from fairrf_lightning.datamodules.files import CsvFile, Progress, check_names
-from fairrf_lightning.datamodules.groups import check_group_names, group_ids, label_codes, labels
-from fairrf_lightning.datamodules.leakage import check_leakage
-from fairrf_lightning.datamodules.storage import Storage
-from fairrf_lightning.errors import InputError, writing_to
-from fairrf_lightning.files import replacing
+from fairrf_lightning.datamodules.columns import Kind, TableSpec, check_column, check_scalar_type, make_frame
+from fairrf_lightning.datamodules.files import check_names
+from fairrf_lightning.datamodules.loader import SplitShares
+from fairrf_lightning.errors import InputError, first_line
+from fairrf_lightning.files import is_address
 
-SplitShares = tuple[float, float, float]
 _ROWS_AT_ONCE = 1 << 17
 _BUFFER_BYTES = 1 << 18  # else a reader holds the whole row group, compressed
-_SAMPLED_ROWS = 50_000  # training rows; medians are those of a sample
-_MAX_VALUES = 1000  # of a label or of S; with more, an error follows the scan
+_GCS_RETRY_SECONDS = 60  # the default of Google's client is 15 minutes
+_AWS_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_DENIED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "PERMISSION_DENIED", "UNAUTHENTICATED")
+_NO_SUPPORT = ("without", "not built with", "Unable to load", "Install ", "Protocol not known")
 
 
 @dataclass(frozen=True)
@@ -76,20 +70,21 @@ class ParquetDirectory:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        self._storage = Storage(self.path)
+        self.is_remote = is_address(self.path)
         self._schemas: dict[str, pa.Schema] = {}
-        found = self._storage.sizes()
+        self._versions: dict[str, Any] = {}
+        if self.is_remote and (address := urlsplit(self.path)).password is not None:
+            raise InputError(
+                f"path: the address of {address.hostname} holds a secret, which checkpoints would keep. "
+                "Give credentials by the environment or by the configuration files of the storage."
+            )
+        found = self._sizes()
         self.files = sorted(file for file in found if _is_parquet(PurePosixPath(file)))
         if not self.files:
             raise InputError(f"path: the directory {self.path} holds no file whose name ends in .parquet")
         sizes = [f"{file} {found[file]}" for file in self.files]
         self.checksum = hashlib.sha256("\n".join(sizes).encode()).hexdigest()  # of names and sizes
-        self._partitions = self._storage.partitions(self.files)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether the files are in remote storage."""
-        return self._storage.is_remote
+        self._partitions = self._read_partitions()
 
     @cached_property
     def row_groups(self) -> list[RowGroup]:
@@ -148,7 +143,8 @@ class ParquetDirectory:
                     mask = chosen[numbers]
                     numbers, batch = numbers[mask], batch.filter(pa.array(mask))  # noqa: PLW2901
                 yield numbers, make_frame(self._with_partitions(group.file, batch), kinds, spec)
-        self._storage.check_unchanged(group.file)
+        with self._opened(group.file):
+            pass  # raises if the file has changed
         if start != group.num_rows:
             raise InputError(f"{self.path}/{group.file} ended after {start} of {group.num_rows} rows.")
 
@@ -175,208 +171,94 @@ class ParquetDirectory:
         options = (
             {"pre_buffer": True} if self.is_remote else {"buffer_size": _BUFFER_BYTES, "pre_buffer": False}
         )
-        with self._storage.open(file) as source:
+        with self._opened(file) as source:
             opened = pq.ParquetFile(source, read_dictionary=list(texts), **options)
             check_names(f"{self.path}/{file}", [*opened.schema_arrow.names, *self._partitions])
             yield opened
 
+    @cached_property
+    def _root(self) -> tuple[fs.FileSystem, str]:
+        if not self.is_remote:
+            return fs.LocalFileSystem(), str(Path(self.path).absolute())
+        if self.path.startswith(("http://", "https://")):
+            raise InputError(f"path: {self.path} is a download: give it by url and sha256.")
+        address = self.path
+        if address.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in address:
+            address += f"{'&' if '?' in address else '?'}retry_limit_seconds={_GCS_RETRY_SECONDS}"
+        try:
+            system, root = fs.FileSystem.from_uri(address)
+        except pa.ArrowInvalid:  # an address that Arrow does not know
+            from fsspec.core import url_to_fs  # noqa: PLC0415 - seldom needed
+
+            try:
+                found, root = url_to_fs(address)
+            except ValueError as error:
+                raise ImportError(first_line(error)) from error
+            system = fs.PyFileSystem(fs.FSSpecHandler(found))
+        return system, root.rstrip("/")
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the files below the folder, or the file itself, with their sizes in bytes."""
+        with self._explained(self.path):
+            system, root = self._root
+            itself = system.get_file_info(root)
+            if itself.is_file:
+                self._root = system, str(Path(root).parent)
+                return {itself.base_name: itself.size}
+            found = system.get_file_info(fs.FileSelector(root, recursive=True))
+        return {info.path[len(root) + 1 :]: info.size for info in found if info.is_file}
+
+    def _read_partitions(self) -> dict[str, pa.Array]:
+        """Return the columns of partitioned folders (``year=2024/``): one value per file, typed by Arrow."""
+        if not any("=" in Path(file).parent.as_posix() for file in self.files):
+            return {}
+        with self._explained(self.path):
+            system, root = self._root
+            paths = [f"{root}/{file}" for file in self.files]
+            found = arrow_dataset.dataset(
+                paths, filesystem=system, format="parquet", partitioning="hive", partition_base_dir=root
+            )
+            folders = {
+                part.path: arrow_dataset.get_partition_keys(part.partition_expression)
+                for part in found.get_fragments()
+            }
+        names = dict.fromkeys(name for folder in folders.values() for name in folder)
+        return {
+            name: pa.array([folders[path].get(name) for path in paths], found.schema.field(name).type)
+            for name in sorted(names, key=found.schema.names.index)
+        }
+
+    @contextmanager
+    def _opened(self, file: str) -> Iterator[pa.NativeFile]:
+        """Open a file; raise if it cannot be read, or is not the one that was first opened."""
+        with self._explained(f"{self.path}/{file}"):
+            system, root = self._root
+            with system.open_input_file(f"{root}/{file}") as source:
+                self._check_version(file, source)
+                yield source
+
+    def _check_version(self, file: str, source: pa.NativeFile) -> None:
+        version = source.metadata()  # of an object: size, time, ETag
+        if not version:
+            system, root = self._root
+            info = system.get_file_info(f"{root}/{file}")
+            version = (info.size, info.mtime_ns)
+        if self._versions.setdefault(file, version) != version:
+            raise InputError(
+                f"{self.path}/{file} has changed since the run began, so its rows are not those that were "
+                "counted.\nTrain again on files that stay as they are."
+            )
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, ImportError) as error:
+            raise InputError(_explanation(what, error, is_remote=self.is_remote)) from error
+
 
 def _is_parquet(file: PurePosixPath) -> bool:
     return file.suffix == ".parquet" and not any(part[0] in "._" for part in file.parts)
-
-
-@dataclass(frozen=True)
-class StreamedTable:
-    """The encoded rows of a directory, by part.
-
-    Each row belongs to train, val or test by a hash of seed, file and row number: nothing is copied,
-    and a reader of a row group can compute the parts of its rows. Part ``all`` is for prediction.
-
-    Args:
-        directory: The files.
-        spec: Roles of the columns.
-        encoder: Learned from the training rows.
-        counts: Number of rows by row group and part.
-        seed: Seed of the split.
-        split: Shares of the parts.
-        label_codes: 0 or 1 for each value of the target.
-        group_values: All values of S.
-        group_names: Groups of S that are compared; the position is the id.
-    """
-
-    directory: ParquetDirectory
-    spec: TableSpec
-    encoder: TableEncoder
-    counts: list[list[int]]
-    seed: int = 0
-    split: SplitShares = (0.5, 0.2, 0.3)
-    label_codes: dict[str, int] = field(default_factory=dict)
-    group_values: list[str] = field(default_factory=list)
-    group_names: list[str] = field(default_factory=list)
-
-    @classmethod
-    def learn(
-        cls,
-        path: str,
-        spec: TableSpec,
-        related: Sequence[str],
-        *,
-        positive: object,
-        seed: int,
-        split: SplitShares,
-    ) -> StreamedTable:
-        """Learn the encoding from the training rows, in one pass over the files."""
-        directory = ParquetDirectory(path)
-        columns = directory.empty_table.column_names
-        spec.check(columns, related)
-        kinds = infer_kinds(directory.empty_table, spec.features(columns), spec, typed=True)
-        fit = EncoderFit(kinds, spec)
-        found = scan(directory, kinds, spec, seed=seed, split=split, fit=fit)
-        codes = label_codes(str(spec.target), found.label_values, positive)
-        if found.validation is not None and not spec.include_sensitive:
-            check_leakage(found.validation[list(kinds)], found.validation[spec.sensitive])
-        encoder = fit.encoder(related)
-        return cls(directory, spec, encoder, found.counts, seed, split, codes, found.group_values)
-
-    @classmethod
-    def restore(cls, path: str, spec: TableSpec, state: Mapping[str, Any]) -> StreamedTable:
-        """Restore the encoding of a checkpoint; other files than those of training are scanned."""
-        directory = ParquetDirectory(path)
-        encoder = TableEncoder.from_state(state["encoder"])
-        seed, split = state["seed"], tuple(state["split"])
-        counts, group_values = state["counts"], state["group_values"]
-        if directory.checksum != state["checksum"] or spec.sensitive != state["sensitive"]:
-            found = scan(directory, encoder.kinds, spec, seed=seed, split=split)
-            counts, group_values = found.counts, found.group_values
-        return cls(directory, spec, encoder, counts, seed, split, state["label_codes"], group_values)
-
-    @classmethod
-    def for_prediction(cls, path: str, spec: TableSpec, encoder: TableEncoder) -> StreamedTable:
-        """Take all rows; they need neither target nor S."""
-        directory = ParquetDirectory(path)
-        groups = directory.row_groups
-        table = cls(directory, spec, encoder, [[group.num_rows] for group in groups])
-        if spec.missing != "drop":
-            return table
-        counts = [[sum(len(block["row"]) for block in table.read(g, "all", ("row",)))] for g in groups]
-        spec.report_dropped(directory.num_rows, int(np.sum(counts)), labelled=False)
-        return replace(table, counts=counts)
-
-    def comparing(self, groups: Sequence[str] | Literal["all"]) -> StreamedTable:
-        """Return the table with ids for these groups of S."""
-        if self.spec.sensitive is None:
-            return self
-        check_group_names(self.spec.sensitive, self.group_values, chosen=groups != "all")
-        _, names = group_ids(pd.Series(self.group_values, name=self.spec.sensitive), groups)
-        return replace(self, group_names=names)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Number of rows of each part."""
-        return dict(zip(PARTS, np.sum(self.counts, axis=0).tolist(), strict=True))
-
-    def counts_of(self, part: str) -> list[int]:
-        """Return the number of rows of a part in each row group."""
-        column = 0 if part == "all" else PARTS.index(part)
-        return [count[column] for count in self.counts]
-
-    def read(self, group: RowGroup, part: str, keys: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
-        """Yield the rows of a row group that belong to ``part``, in several blocks."""
-        kinds = self._kinds(part, keys)
-        chosen = None if part == "all" else parts_of_rows(group, self.seed, self.split) == PARTS.index(part)
-        for numbers, frame in self.directory.read(group, kinds, self.spec, chosen):
-            kept = self.spec.kept_rows(frame, list(self.encoder.owners), labelled=part != "all")
-            if not kept.all():
-                numbers, frame = numbers[kept], frame[kept]  # noqa: PLW2901
-            yield self._tensors(numbers + group.offset, frame, keys)
-
-    def batch(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return rows as the model takes them; until they are a batch, their categories are numbers."""
-        others = {key: value for key, value in rows.items() if key not in ("numbers", "columns")}
-        return {"inputs": self.encoder.expand(rows["numbers"], rows["columns"]), **others}
-
-    def empty(self, part: str, keys: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return a block without rows."""
-        frame = make_frame(self.directory.empty_table, self._kinds(part, keys), self.spec)
-        return self._tensors(np.arange(0), frame, keys)
-
-    def _kinds(self, part: str, keys: tuple[str, ...]) -> dict[str, Kind]:
-        extra = _extra_kinds(self.spec, labelled=part != "all", grouped="groups" in keys)
-        return self.encoder.kinds | extra
-
-    def _tensors(
-        self, rows: NDArray[np.int64], frame: pd.DataFrame, keys: tuple[str, ...]
-    ) -> dict[str, Tensor]:
-        numbers, columns = self.encoder.compact(frame)
-        tensors = {"numbers": numbers, "columns": columns}
-        if "row" in keys:
-            tensors["row"] = torch.from_numpy(rows)
-        if "target" in keys and self.spec.target is not None:
-            values = labels(self.spec.target, frame[self.spec.target].array, self.label_codes)
-            tensors["target"] = torch.from_numpy(values)
-        if "groups" in keys and self.spec.sensitive is not None:
-            column = frame[self.spec.sensitive].array
-            ids = pd.Index(self.group_names).get_indexer(column.categories)
-            tensors["groups"] = torch.from_numpy(np.append(ids, -1)[column.codes].astype(np.int64))
-        return tensors
-
-
-class Scan(NamedTuple):
-    """Result of one pass over all rows.
-
-    Args:
-        counts: Number of rows by row group and part.
-        label_values: Values of the target.
-        group_values: Values of S, sorted.
-        validation: A sample of the validation rows, where S is legal, if there is S.
-    """
-
-    counts: list[list[int]]
-    label_values: list[str]
-    group_values: list[str]
-    validation: pd.DataFrame | None
-
-
-def scan(
-    directory: ParquetDirectory,
-    kinds: dict[str, Kind],
-    spec: TableSpec,
-    *,
-    seed: int,
-    split: SplitShares,
-    fit: EncoderFit | None = None,
-) -> Scan:
-    """Read all rows once: count those of each part, and let ``fit`` learn from the training rows."""
-    everything = kinds | _extra_kinds(spec, labelled=True, grouped=True)
-    sampled_share = _SAMPLED_ROWS / max(1, directory.num_rows * split[0])
-    counts = np.zeros((len(directory.row_groups), len(PARTS)), dtype=np.int64)
-    values: dict[str, set[str]] = {name: set() for name in (spec.target, spec.sensitive) if name is not None}
-    validation: list[pd.DataFrame] = []
-    for index, group in enumerate(directory.row_groups):
-        parts = parts_of_rows(group, seed, split)
-        sampled = uniform_of_rows(seed + 1, group) < sampled_share
-        for numbers, frame in directory.read(group, everything, spec):
-            for name, found in values.items():
-                if len(found) <= _MAX_VALUES:
-                    found.update(frame[name].array.categories)
-            part = np.where(spec.kept_rows(frame, list(kinds), labelled=True), parts[numbers], -1)
-            counts[index] += np.bincount(part + 1, minlength=len(PARTS) + 1)[1:]
-            if fit is not None:
-                fit.update(frame[part == 0], sampled[numbers[part == 0]])
-            if fit is not None and spec.sensitive is not None:
-                validation.append(frame[(part == 1) & sampled[numbers]])
-    spec.report_dropped(directory.num_rows, int(counts.sum()))
-    sizes = dict(zip(PARTS, counts.sum(axis=0).tolist(), strict=True))
-    if not all(sizes.values()):
-        raise InputError(f"there are too few rows for a split into {list(split)}: {sizes}")
-    label_values, group_values = (sorted(values.get(str(name), ())) for name in (spec.target, spec.sensitive))
-    seen = pd.concat(validation, ignore_index=True) if validation else None
-    return Scan(counts.tolist(), label_values, group_values, seen)
-
-
-def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str, Kind]:
-    names = [spec.target if labelled else None, spec.sensitive if grouped else None]
-    return {name: "category" for name in names if name is not None}
 
 
 def parts_of_rows(group: RowGroup, seed: int, split: SplitShares) -> NDArray[np.int64]:
@@ -401,57 +283,25 @@ def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:
     return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def csv_to_parquet(
-    path: Path,
-    out: Path,
-    *,
-    encoding: str | None = None,
-    delimiter: str = ",",
-    missing_values: Sequence[str] | None = None,
-    categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
-    progress: Progress | None = None,
-) -> Path:
-    """Convert a CSV file of any size to a directory of Parquet files, which is streamed in training.
+def _explanation(what: str, error: Exception, *, is_remote: bool) -> str:
+    text = first_line(error)
+    scheme = what.partition("://")[0]
+    if not is_remote:
+        return f"{what} cannot be read: {text}"
+    if any(part in str(error) for part in _NO_SUPPORT):
+        needs = "Java and Hadoop (JAVA_HOME, HADOOP_HOME, CLASSPATH)" if scheme == "hdfs" else "a package"
+        return f"path: {what}: reading {scheme}:// needs {needs} that this installation lacks: {text}"
+    if "NO_SUCH_BUCKET" in text:
+        return f"path: {what}: there is no such bucket."
+    if isinstance(error, PermissionError) or any(part in text.upper() for part in _DENIED):
+        return f"path: {what}: access is denied.\n{_credentials_advice(scheme)}"
+    if isinstance(error, FileNotFoundError):
+        return f"path: {what} does not exist."
+    return f"{what} cannot be read: {text}\nA run that this has ended can resume from its last checkpoint."
 
-    The cells stay the text that they are, and the metadata list which columns hold numbers only. So a
-    column has the same kind, numbers and categories as if the CSV file were read into memory.
 
-    Args:
-        path: The CSV file, which may be compressed by gzip.
-        out: The directory to write to; it must not hold Parquet files yet.
-        encoding: Encoding of the file; by default UTF-8, with or without byte order mark.
-        delimiter: Separator of the cells.
-        missing_values: Cells that count as missing; by default empty ones, NA, NaN, null and the like.
-        categorical: Columns to take as categories, whatever they look like.
-        drop: Columns to leave out.
-        progress: Called with the bytes read and the bytes of the file, in each of the two passes.
-
-    Returns:
-        The Parquet file in ``out``.
-
-    Raises:
-        InputError: If the file cannot be read, or a column holds numbers in most cells but not in all.
-    """
-    if any(out.rglob("*.parquet")):
-        raise InputError(f"{out} holds Parquet files already: name another directory, or remove them.")
-    missing = MISSING_VALUES if missing_values is None else ("", *missing_values)
-    source = CsvFile(path, encoding, delimiter)
-    for option, names in (("categorical", categorical), ("drop", drop)):
-        for name in names:
-            check_column(option, name, list(source.names.values()))
-    source.names = {number: name for number, name in source.names.items() if name not in drop}
-    found = {name: TextValues(missing) for name in source.names.values() if name not in categorical}
-    for table in source.blocks(progress):
-        for name, values in found.items():
-            values.update(table.column(name))
-    numeric = [name for name, values in found.items() if values.kind(name) == "number"]
-    schema = pa.schema([(name, pa.string()) for name in source.names.values()])
-    schema = schema.with_metadata({NUMERIC_TEXTS: json.dumps(numeric)})
-    with writing_to(out):
-        out.mkdir(parents=True, exist_ok=True)
-        target = out / f"{path.name.partition('.')[0]}.parquet"
-        with replacing(target) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
-            for table in source.blocks(progress):
-                writer.write_table(table.replace_schema_metadata(schema.metadata))
-    return target
+def _credentials_advice(scheme: str) -> str:
+    found = any(name in os.environ for name in _AWS_CREDENTIALS) or Path("~/.aws").expanduser().exists()
+    if scheme == "s3" and not found:
+        return "There are no credentials in AWS_ACCESS_KEY_ID, AWS_PROFILE or ~/.aws."
+    return "The credentials in force must be allowed to list the folder and to read its files."

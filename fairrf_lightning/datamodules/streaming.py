@@ -1,26 +1,227 @@
-"""A loader that streams a Parquet directory: over ranks and workers each row comes exactly once."""
+"""A table that is streamed from a Parquet directory, never in memory as a whole, and its loader."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
+import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from fairrf_lightning.datamodules.loader import EpochBatches, mixed_generator
-from fairrf_lightning.datamodules.parquet import RowGroup, StreamedTable
+from fairrf_lightning.datamodules.columns import (
+    Kind,
+    TableSpec,
+    check_group_names,
+    group_ids,
+    infer_kinds,
+    label_codes,
+    labels,
+    make_frame,
+)
+from fairrf_lightning.datamodules.encoding import EncoderFit, TableEncoder
+from fairrf_lightning.datamodules.leakage import check_leakage
+from fairrf_lightning.datamodules.loader import PARTS, EpochBatches, SplitShares, mixed_generator
+from fairrf_lightning.datamodules.parquet import ParquetDirectory, RowGroup, parts_of_rows, uniform_of_rows
 from fairrf_lightning.errors import InputError
 
 Rows = dict[str, Tensor]
 T = TypeVar("T")
 
+_SAMPLED_ROWS = 50_000  # training rows; medians are those of a sample
+_MAX_VALUES = 1000  # of a label or of S; with more, an error follows the scan
 _OPEN_ROW_GROUPS = 4
 _ROWS_IN_TURN = 1 << 14
+
+
+@dataclass(frozen=True)
+class StreamedTable:
+    """The encoded rows of a directory, by part.
+
+    Each row belongs to train, val or test by a hash of seed, file and row number: nothing is copied,
+    and a reader of a row group can compute the parts of its rows. Part ``all`` is for prediction.
+
+    Args:
+        directory: The files.
+        spec: Roles of the columns.
+        encoder: Learned from the training rows.
+        counts: Number of rows by row group and part.
+        seed: Seed of the split.
+        split: Shares of the parts.
+        label_codes: 0 or 1 for each value of the target.
+        group_values: All values of S.
+        group_names: Groups of S that are compared; the position is the id.
+    """
+
+    directory: ParquetDirectory
+    spec: TableSpec
+    encoder: TableEncoder
+    counts: list[list[int]]
+    seed: int = 0
+    split: SplitShares = (0.5, 0.2, 0.3)
+    label_codes: dict[str, int] = field(default_factory=dict)
+    group_values: list[str] = field(default_factory=list)
+    group_names: list[str] = field(default_factory=list)
+
+    @classmethod
+    def learn(
+        cls,
+        path: str,
+        spec: TableSpec,
+        related: Sequence[str],
+        *,
+        positive: object,
+        seed: int,
+        split: SplitShares,
+    ) -> StreamedTable:
+        """Learn the encoding from the training rows, in one pass over the files."""
+        directory = ParquetDirectory(path)
+        columns = directory.empty_table.column_names
+        spec.check(columns, related)
+        kinds = infer_kinds(directory.empty_table, spec.features(columns), spec, typed=True)
+        fit = EncoderFit(kinds, spec)
+        counts, label_values, group_values, validation = scan(
+            directory, kinds, spec, seed=seed, split=split, fit=fit
+        )
+        codes = label_codes(str(spec.target), label_values, positive)
+        if validation is not None and not spec.include_sensitive:
+            check_leakage(validation[list(kinds)], validation[spec.sensitive])
+        return cls(directory, spec, fit.encoder(related), counts, seed, split, codes, group_values)
+
+    @classmethod
+    def restore(cls, path: str, spec: TableSpec, state: Mapping[str, Any]) -> StreamedTable:
+        """Restore the encoding of a checkpoint; other files than those of training are scanned."""
+        directory = ParquetDirectory(path)
+        encoder = TableEncoder.from_state(state["encoder"])
+        seed, split = state["seed"], tuple(state["split"])
+        counts, group_values = state["counts"], state["group_values"]
+        if directory.checksum != state["checksum"] or spec.sensitive != state["sensitive"]:
+            counts, _, group_values, _ = scan(directory, encoder.kinds, spec, seed=seed, split=split)
+        return cls(directory, spec, encoder, counts, seed, split, state["label_codes"], group_values)
+
+    @classmethod
+    def for_prediction(cls, path: str, spec: TableSpec, encoder: TableEncoder) -> StreamedTable:
+        """Take all rows; they need neither target nor S."""
+        directory = ParquetDirectory(path)
+        groups = directory.row_groups
+        table = cls(directory, spec, encoder, [[group.num_rows] for group in groups])
+        if spec.missing != "drop":
+            return table
+        counts = [[sum(len(block["row"]) for block in table.read(g, "all", ("row",)))] for g in groups]
+        spec.report_dropped(directory.num_rows, int(np.sum(counts)), labelled=False)
+        return replace(table, counts=counts)
+
+    def comparing(self, groups: Sequence[str] | Literal["all"]) -> StreamedTable:
+        """Return the table with ids for these groups of S."""
+        if self.spec.sensitive is None:
+            return self
+        check_group_names(self.spec.sensitive, self.group_values, chosen=groups != "all")
+        _, names = group_ids(pd.Series(self.group_values, name=self.spec.sensitive), groups)
+        return replace(self, group_names=names)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of rows of each part."""
+        return dict(zip(PARTS, np.sum(self.counts, axis=0).tolist(), strict=True))
+
+    def counts_of(self, part: str) -> list[int]:
+        """Return the number of rows of a part in each row group."""
+        column = 0 if part == "all" else PARTS.index(part)
+        return [count[column] for count in self.counts]
+
+    def read(self, group: RowGroup, part: str, keys: tuple[str, ...]) -> Iterator[dict[str, Tensor]]:
+        """Yield the rows of a row group that belong to ``part``, in several blocks."""
+        kinds = self._kinds(part, keys)
+        chosen = None if part == "all" else parts_of_rows(group, self.seed, self.split) == PARTS.index(part)
+        for numbers, frame in self.directory.read(group, kinds, self.spec, chosen):
+            kept = self.spec.kept_rows(frame, list(self.encoder.owners), labelled=part != "all")
+            if not kept.all():
+                numbers, frame = numbers[kept], frame[kept]  # noqa: PLW2901
+            yield self._tensors(numbers + group.offset, frame, keys)
+
+    def batch(self, rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return rows as the model takes them; until they are a batch, their categories are numbers."""
+        others = {key: value for key, value in rows.items() if key not in ("numbers", "columns")}
+        return {"inputs": self.encoder.expand(rows["numbers"], rows["columns"]), **others}
+
+    def empty(self, part: str, keys: tuple[str, ...]) -> dict[str, Tensor]:
+        """Return a block without rows."""
+        frame = make_frame(self.directory.empty_table, self._kinds(part, keys), self.spec)
+        return self._tensors(np.arange(0), frame, keys)
+
+    def _kinds(self, part: str, keys: tuple[str, ...]) -> dict[str, Kind]:
+        extra = _extra_kinds(self.spec, labelled=part != "all", grouped="groups" in keys)
+        return self.encoder.kinds | extra
+
+    def _tensors(
+        self, rows: NDArray[np.int64], frame: pd.DataFrame, keys: tuple[str, ...]
+    ) -> dict[str, Tensor]:
+        numbers, columns = self.encoder.compact(frame)
+        tensors = {"numbers": numbers, "columns": columns}
+        if "row" in keys:
+            tensors["row"] = torch.from_numpy(rows)
+        if "target" in keys and self.spec.target is not None:
+            values = labels(self.spec.target, frame[self.spec.target].array, self.label_codes)
+            tensors["target"] = torch.from_numpy(values)
+        if "groups" in keys and self.spec.sensitive is not None:
+            column = frame[self.spec.sensitive].array
+            ids = pd.Index(self.group_names).get_indexer(column.categories)
+            tensors["groups"] = torch.from_numpy(np.append(ids, -1)[column.codes].astype(np.int64))
+        return tensors
+
+
+def scan(
+    directory: ParquetDirectory,
+    kinds: dict[str, Kind],
+    spec: TableSpec,
+    *,
+    seed: int,
+    split: SplitShares,
+    fit: EncoderFit | None = None,
+) -> tuple[list[list[int]], list[str], list[str], pd.DataFrame | None]:
+    """Read all rows once: count those of each part, and let ``fit`` learn from the training rows.
+
+    Returns:
+        The number of rows by row group and part, the values of the target, those of S, and with S a sample
+        of the validation rows, where S is legal.
+    """
+    everything = kinds | _extra_kinds(spec, labelled=True, grouped=True)
+    sampled_share = _SAMPLED_ROWS / max(1, directory.num_rows * split[0])
+    counts = np.zeros((len(directory.row_groups), len(PARTS)), dtype=np.int64)
+    values: dict[str, set[str]] = {name: set() for name in (spec.target, spec.sensitive) if name is not None}
+    validation: list[pd.DataFrame] = []
+    for index, group in enumerate(directory.row_groups):
+        parts = parts_of_rows(group, seed, split)
+        sampled = uniform_of_rows(seed + 1, group) < sampled_share
+        for numbers, frame in directory.read(group, everything, spec):
+            for name, found in values.items():
+                if len(found) <= _MAX_VALUES:
+                    found.update(frame[name].array.categories)
+            part = np.where(spec.kept_rows(frame, list(kinds), labelled=True), parts[numbers], -1)
+            counts[index] += np.bincount(part + 1, minlength=len(PARTS) + 1)[1:]
+            if fit is not None:
+                fit.update(frame[part == 0], sampled[numbers[part == 0]])
+            if fit is not None and spec.sensitive is not None:
+                validation.append(frame[(part == 1) & sampled[numbers]])
+    spec.report_dropped(directory.num_rows, int(counts.sum()))
+    sizes = dict(zip(PARTS, counts.sum(axis=0).tolist(), strict=True))
+    if not all(sizes.values()):
+        raise InputError(f"there are too few rows for a split into {list(split)}: {sizes}")
+    label_values, group_values = (sorted(values.get(str(name), ())) for name in (spec.target, spec.sensitive))
+    seen = pd.concat(validation, ignore_index=True) if validation else None
+    return counts.tolist(), label_values, group_values, seen
+
+
+def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str, Kind]:
+    names = [spec.target if labelled else None, spec.sensitive if grouped else None]
+    return {name: "category" for name in names if name is not None}
 
 
 class StreamedBatches(EpochBatches):
@@ -113,7 +314,9 @@ class StreamedBatches(EpochBatches):
                     raise InputError(f"{self.table.directory.path} has lost rows since training began")
                 pieces.append(_slice(block, 0, needed))
             position += _length(pieces[-1])
-            yield self.table.batch(pieces[0] if len(pieces) == 1 else _joined(pieces))
+            if len(pieces) > 1:
+                pieces = [{key: torch.cat([piece[key] for piece in pieces]) for key in block}]
+            yield self.table.batch(pieces[0])
 
     def _stretch(self, reader: int) -> tuple[int, int]:
         total = sum(self.counts)
@@ -197,10 +400,6 @@ def _length(rows: Rows) -> int:
 
 def _slice(rows: Rows, start: int, stop: int) -> Rows:
     return {key: tensor[start:stop] for key, tensor in rows.items()}
-
-
-def _joined(blocks: list[Rows]) -> Rows:
-    return {key: torch.cat([block[key] for block in blocks]) for key in blocks[0]}
 
 
 def _shuffled(blocks: list[Rows], generator: torch.Generator) -> Rows:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,31 +18,28 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairrf_lightning.datamodules.base import TabularDataModule, check_state
+from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
-    Kind,
+    Groups,
     Missing,
     TableSpec,
     check_column,
+    check_group_names,
     check_trained_columns,
     infer_kinds,
-    make_frame,
-)
-from fairrf_lightning.datamodules.download import RemoteFile, fetch
-from fairrf_lightning.datamodules.encoding import OTHER, EncoderFit, TableEncoder
-from fairrf_lightning.datamodules.files import RawTable, read_file
-from fairrf_lightning.datamodules.groups import (
-    Groups,
-    check_group_names,
     label_codes,
     labels,
+    make_frame,
     normalise_label,
 )
+from fairrf_lightning.datamodules.download import RemoteFile, fetch
+from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder, check_state
+from fairrf_lightning.datamodules.files import RawTable, read_file
 from fairrf_lightning.datamodules.leakage import protected_inputs_notice
 from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
-from fairrf_lightning.datamodules.parquet import ParquetDirectory, StreamedTable
-from fairrf_lightning.datamodules.streaming import StreamedBatches
+from fairrf_lightning.datamodules.parquet import ParquetDirectory
+from fairrf_lightning.datamodules.streaming import StreamedBatches, StreamedTable
 from fairrf_lightning.errors import InputError, check_at_least
 from fairrf_lightning.files import is_address
 
@@ -206,7 +203,7 @@ class TableDataModule(TabularDataModule):
 
     def read(self) -> pd.DataFrame:
         """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
-        raw = read_file(Path(self.path), self.encoding, self.delimiter)
+        raw = self._read_file()
         self._check_checksum(raw.checksum)
         self.spec.check(raw.table.column_names, self.related)
         frame = _labelled_rows(raw, self.spec, self.encoder if self.is_restored else None)
@@ -231,11 +228,9 @@ class TableDataModule(TabularDataModule):
                 f"groups: other columns than S are not read from a directory ({self.path}); predict, join "
                 "the columns to the predictions and audit that file"
             )
-        raw = read_file(Path(self.path), self.encoding, self.delimiter)
+        raw = self._read_file()
         for name in names:
-            check_column(
-                "groups", name, [column for column in raw.table.column_names if column != self.target]
-            )
+            check_column("groups", name, [other for other in raw.table.column_names if other != self.target])
         return _labelled_rows(raw, self.spec, self.encoder, also=names)[list(names)]
 
     def predict_dataloader(self) -> EpochBatches:
@@ -249,18 +244,17 @@ class TableDataModule(TabularDataModule):
         if self.is_streamed:
             stream = StreamedTable.for_prediction(self.path, spec, self.encoder)
             self._note_if_trained_on(stream.directory.checksum)
-            return self._stream_loader(stream, "all", ("inputs", "row"), self.eval_batch_size)
-        raw = read_file(Path(self.path), self.encoding, self.delimiter)
+            return self._ranked(self._streamed(stream, "all", ("inputs", "row")), self.eval_batch_size)
+        raw = self._read_file()
         self._note_if_trained_on(raw.checksum)
         tensors, self._unseen = _rows_to_predict(raw, spec, self.encoder)
-        rank, world_size = self._rank_and_world_size()
-        return TensorBatches(tensors, self.eval_batch_size, rank=rank, world_size=world_size)
+        return self._ranked(partial(TensorBatches, tensors), self.eval_batch_size)
 
     def known_columns(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Return the label, if all rows have a known one, and S, if the file has its column."""
         if self.is_streamed:
             return pd.DataFrame(index=range(len(rows)))
-        raw = read_file(Path(self.path), self.encoding, self.delimiter)
+        raw = self._read_file()
         named = (self.target, self.sensitive)
         roles = [name for name in named if name is not None and name in raw.table.column_names]
         frame = make_frame(raw.table, dict.fromkeys(roles, "category"), self.spec).iloc[rows]
@@ -349,52 +343,27 @@ class TableDataModule(TabularDataModule):
             self._label_codes = stream.label_codes
             self._check_checksum(stream.directory.checksum)
 
+    def _read_file(self) -> RawTable:
+        return read_file(Path(self.path), self.encoding, self.delimiter)
+
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
-        kinds: dict[str, Kind] = {
-            name: "category" if isinstance(train[name].dtype, pd.CategoricalDtype) else "number"
-            for name in train.columns
-        }
-        fit = EncoderFit(kinds, self.spec)
-        fit.update(train)
-        return fit.encoder(self.related)
+        return TableEncoder.fit(train, self.spec, self.related)
 
-    def _loader(
-        self,
-        part: str,
-        keys: tuple[str, ...],
-        batch_size: int,
-        *,
-        shuffle: bool = False,
-        every_rank: bool = False,
-    ) -> EpochBatches:
-        self.setup()
-        options = {"shuffle": shuffle, "every_rank": every_rank}
-        if self._stream is None:
-            return super()._loader(part, keys, batch_size, **options)
-        return self._stream_loader(self._stream, part, keys, batch_size, **options)
+    def _batches(self, part: str, keys: tuple[str, ...]) -> Callable[..., EpochBatches]:
+        return (
+            super()._batches(part, keys) if self._stream is None else self._streamed(self._stream, part, keys)
+        )
 
-    def _stream_loader(
-        self,
-        stream: StreamedTable,
-        part: str,
-        keys: tuple[str, ...],
-        batch_size: int,
-        *,
-        shuffle: bool = False,
-        every_rank: bool = False,
-    ) -> EpochBatches:
-        rank, world_size = (0, 1) if every_rank else self._rank_and_world_size()
-        return StreamedBatches(
+    def _streamed(
+        self, stream: StreamedTable, part: str, keys: tuple[str, ...]
+    ) -> Callable[..., EpochBatches]:
+        return partial(
+            StreamedBatches,
             stream,
             part,
             keys,
-            batch_size,
             buffer_size=self.shuffle_buffer,
-            seed=self.split_seed,
-            rank=rank,
-            world_size=world_size,
             num_workers=self.num_workers,
-            shuffle=shuffle,
         )
 
     def _check_checksum(self, checksum: str) -> None:
@@ -461,8 +430,7 @@ def _labelled_rows(
     features = list(kinds)
     kinds |= {name: "category" for name in (spec.target, spec.sensitive, *also) if name is not None}
     frame = make_frame(raw.table, kinds, spec)
-    kept = spec.kept_rows(frame, features, labelled=True)
-    spec.report_dropped(len(kept), int(kept.sum()))
+    kept = spec.kept_rows(frame, features, labelled=True, report=True)
     return frame[kept].reset_index(drop=True)
 
 
@@ -472,18 +440,13 @@ def _rows_to_predict(
     """Return the encoded inputs of all rows with their numbers, and a notice about their categories."""
     check_trained_columns(encoder.kinds, raw.table.column_names)
     frame = make_frame(raw.table, encoder.kinds, spec)
-    kept = spec.kept_rows(frame, list(encoder.kinds), labelled=False)
-    spec.report_dropped(len(kept), int(kept.sum()), labelled=False)
+    kept = spec.kept_rows(frame, list(encoder.kinds), labelled=False, report=True)
     rows = frame[kept]
     tensors = {"inputs": encoder.transform(rows), "row": torch.from_numpy(kept.nonzero()[0])}
-    return tensors, _unseen_notice(encoder.unseen(rows), len(rows))
-
-
-def _unseen_notice(unseen: Mapping[str, int], rows: int) -> str | None:
-    if not unseen:
-        return None
+    if not (unseen := encoder.unseen(rows)):
+        return tensors, None
     found = ", ".join(f"'{name}' in {count:,}" for name, count in unseen.items())
-    return (
-        f"categories that were rare or absent in training: {found} of {rows:,} rows. The model treats them "
-        f"as {OTHER} if training had such rows, else as no category."
+    return tensors, (
+        f"categories that were rare or absent in training: {found} of {len(rows):,} rows. The model treats "
+        f"them as {OTHER} if training had such rows, else as no category."
     )

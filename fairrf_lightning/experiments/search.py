@@ -24,7 +24,6 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairrf_lightning.backbones import BACKBONES
-from fairrf_lightning.class_paths import class_path
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import DivergedError, InputError, check_at_least
 from fairrf_lightning.experiments.choose import (
@@ -47,6 +46,7 @@ from fairrf_lightning.experiments.space import PARAMETERS, Objective, Space, rea
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
 from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.decisions import is_constant
+from fairrf_lightning.presets import class_path
 
 _VANILLA = "vanilla_"  # prefix of the measures of a trial's structure with eta 0
 _PAUSE = 0.5  # seconds between looks at the database while other processes finish

@@ -1,4 +1,4 @@
-"""Presets by name: YAML files of data sets and callbacks, ours and the user's.
+"""What configs name: presets, which are YAML files of data sets and callbacks, and classes by their path.
 
 The files live in the folders ``datamodules/`` and ``callbacks/`` at the top of the repository. A wheel holds
 them next to this file.
@@ -6,9 +6,12 @@ them next to this file.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import asdict, is_dataclass
+from importlib import import_module
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
 
 import yaml
@@ -82,6 +85,55 @@ def fit_callbacks() -> dict[str, dict[str, Any]]:
     """Return the callbacks that every ``fit`` has, by the option that configures them."""
     content: dict[str, dict[str, Any]] = _load(_our_folder("callbacks") / f"{_FIT}.yaml")
     return content
+
+
+def import_class(class_path: str) -> Any:
+    """Return the class that a path names, and import its module.
+
+    >>> import_class("fairrf_lightning.FairRFModule").__name__
+    'FairRFModule'
+    """
+    module, _, name = class_path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def class_path(class_type: type[Any]) -> str:
+    """Return the path that :func:`import_class` finds a class by.
+
+    >>> class_path(PurePath)
+    'pathlib.PurePath'
+    """
+    return f"{class_type.__module__}.{class_type.__qualname__}"
+
+
+def accepted_options(class_type: type[Any]) -> list[str]:
+    """Return the arguments of a class, including those that it passes to its base by ``**kwargs``."""
+    names: list[str] = []
+    for owner in class_type.__mro__:
+        parameters = inspect.signature(owner).parameters.values()
+        names += [item.name for item in parameters if item.kind is not item.VAR_KEYWORD]
+        if all(item.kind is not item.VAR_KEYWORD for item in parameters):
+            break
+    return list(dict.fromkeys(names))
+
+
+def plain_values(value: Any) -> Any:
+    """Return options as plain values, as a checkpoint keeps them.
+
+    >>> plain_values({"path": PurePath("a.csv"), "split": (0.5, 0.5)})
+    {'path': 'a.csv', 'split': [0.5, 0.5]}
+    """
+    import numpy as np  # noqa: PLC0415 - the names of presets are read without it
+
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {key: plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_values(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def _merged(kind: PresetKind, name: str, seen: tuple[str, ...]) -> dict[str, Any]:

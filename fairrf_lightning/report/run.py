@@ -17,7 +17,6 @@ from fairrf_lightning.audit.result import notices, uninformative
 from fairrf_lightning.callbacks.run_files import package_versions
 from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.checkpoints import load_checkpoint
-from fairrf_lightning.class_paths import import_class
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.files import is_address
 from fairrf_lightning.load import RunFolder
@@ -25,6 +24,7 @@ from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import no_information
 from fairrf_lightning.notices import vanilla_name, vanilla_notice
+from fairrf_lightning.presets import import_class
 from fairrf_lightning.report.facts import (
     Absent,
     DataFacts,

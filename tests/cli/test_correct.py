@@ -15,7 +15,7 @@ import torch
 from fairrf_lightning.audit import predictions as predictions_module
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.sample import draw_form
+from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.load import load_run
 
 Run = Callable[[str], str]

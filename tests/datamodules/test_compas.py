@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fairrf_lightning.datamodules import COMPASDataModule
-from fairrf_lightning.datamodules.groups import Groups
+from fairrf_lightning.datamodules.columns import Groups
 from fairrf_lightning.errors import InputError
 
 RACES = {

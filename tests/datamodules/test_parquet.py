@@ -20,8 +20,8 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import files
 from fairrf_lightning.datamodules.columns import Kind, TableSpec, infer_kinds, make_frame
 from fairrf_lightning.datamodules.encoding import EncoderFit
-from fairrf_lightning.datamodules.files import CsvFile, read_file
-from fairrf_lightning.datamodules.parquet import ParquetDirectory, csv_to_parquet
+from fairrf_lightning.datamodules.files import CsvFile, csv_to_parquet, read_file
+from fairrf_lightning.datamodules.parquet import ParquetDirectory
 from fairrf_lightning.errors import InputError
 
 ROWS = 3000

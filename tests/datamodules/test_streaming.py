@@ -236,7 +236,7 @@ def checkpoint(path: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_checkpoint_spares_the_pass(
     path: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairrf_lightning.datamodules.parquet.scan", None)
+    monkeypatch.setattr("fairrf_lightning.datamodules.streaming.scan", None)
     data = TableDataModule(path)
     test = trainer(tmp_path)
     model = FairRFModule.load_from_checkpoint(checkpoint)

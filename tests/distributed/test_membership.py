@@ -12,7 +12,7 @@ from lightning import seed_everything
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.sample import draw_form
+from fairrf_lightning.datamodules.sensitive import draw_form
 from tests.ranks import run_on_ranks
 from tests.trainers import quiet_trainer
 

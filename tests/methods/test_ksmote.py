@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fairrf_lightning import FairRFModule, InputError
 from fairrf_lightning.backbones import Linear
-from fairrf_lightning.datamodules import SyntheticDataModule, TensorBatches, ksmote
+from fairrf_lightning.datamodules import SyntheticDataModule, TensorBatches, penalty_columns
 from fairrf_lightning.methods import KSMOTE
 
 MakeData = Callable[..., SyntheticDataModule]
@@ -117,6 +117,7 @@ def test_more_clusters_than_rows_are_refused() -> None:
 
 
 def test_a_missing_package_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ksmote, "find_spec", lambda name: None if name == "imblearn" else find_spec(name))
+    others = lambda name: None if name == "imblearn" else find_spec(name)  # noqa: E731
+    monkeypatch.setattr(penalty_columns, "find_spec", others)
     with pytest.raises(InputError, match=r"imblearn is not installed.*\[methods\]"):
         KSMOTE(2).balance(two_clouds(), seed=0)

@@ -12,7 +12,7 @@ import torch
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule, TabularDataModule
-from fairrf_lightning.datamodules.sample import draw_form
+from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import evaluate, load_run
 

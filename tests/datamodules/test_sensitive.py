@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.datamodules import TableDataModule
-from fairrf_lightning.datamodules.sample import Sample, count_answers, draw_form, read_sample
+from fairrf_lightning.datamodules.sensitive import Sample, count_answers, draw_form, read_sample
 from fairrf_lightning.errors import InputError
 
 

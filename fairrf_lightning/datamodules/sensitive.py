@@ -1,4 +1,7 @@
-"""Files of people whose S is known: with the table's input columns, or with row ids of ``survey draw``."""
+"""Files about S: people whose S is known, and published statistics.
+
+A file of people has the table's input columns, or the row ids of ``survey draw``.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,19 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import torch
+import yaml
 from numpy.typing import NDArray
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import Kind, TableSpec, check_column, infer_kinds, make_frame
 from fairrf_lightning.datamodules.files import read_file
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.messages import quiet_lightning
 
 # Columns of a form of `survey draw`, next to that of S.
 ROW, TABLE, RANDOMIZED = "row", "table", "randomized"
 _FORM = (ROW, TABLE, RANDOMIZED)
+_PUBLISHED = ("share", "correlations", "group")  # keys of a file of published statistics
 
 
 @dataclass(frozen=True)
@@ -88,22 +93,24 @@ def read_sample(
     sensitive = sensitive or data.sensitive or _only_new_column(named, columns, data)
     check_column(named, sensitive, columns)
     spec: TableSpec = getattr(data, "spec", TableSpec())
-    is_form = {ROW, TABLE} <= set(columns)
     answers = make_frame(raw.table, {sensitive: "category"}, spec)
     known = answers[sensitive].notna().to_numpy()
-    if is_form:
+    if {ROW, TABLE} <= set(columns):
         table = _read_table(named, data)
         rows = _form_rows(named, raw.table, known, table[data.target])
         wanted = [name for name in (*features, data.target) if name in table and name != sensitive]
         frame = table[wanted].iloc[rows].reset_index(drop=True)
     else:
         rows = None
-        shared = _shared(named, features, columns, sensitive, whole=kinds is not None)
+        shared = [name for name in features if name in columns and name != sensitive]
+        if not shared:
+            raise InputError(f"{named}: it shares no column with the data, which have {', '.join(features)}.")
+        for name in features if kinds is not None else ():
+            check_column(named, name, columns)
         kinds = kinds or infer_kinds(raw.table, shared, spec, typed=raw.typed)
         label: dict[str, Kind] = {data.target: "category"} if data.target in columns else {}
         frame = make_frame(raw.table, {name: kinds[name] for name in shared} | label, spec)
-        kept = spec.kept_rows(frame, shared, labelled=False)
-        spec.report_dropped(len(kept), int(kept.sum()), labelled=False)
+        kept = spec.kept_rows(frame, shared, labelled=False, report=True)
         frame, known = frame[known & kept].reset_index(drop=True), known & kept
     frame = frame.assign(**{sensitive: answers[sensitive][known].array.remove_unused_categories()})
     return Sample(
@@ -112,7 +119,7 @@ def read_sample(
         f"{path} ({len(frame):,} rows)",
         rows,
         _randomized(named, raw.table),
-        int((~answers[sensitive].notna()).sum()),
+        int(answers[sensitive].isna().sum()),
     )
 
 
@@ -183,17 +190,6 @@ def _only_new_column(named: str, columns: Sequence[str], data: TabularDataModule
     return new[0]
 
 
-def _shared(
-    named: str, features: Sequence[str], columns: Sequence[str], sensitive: str, *, whole: bool
-) -> list[str]:
-    shared = [name for name in features if name in columns and name != sensitive]
-    if not shared:
-        raise InputError(f"{named}: it shares no column with the data, which have {', '.join(features)}.")
-    for name in features if whole else ():
-        check_column(named, name, columns)
-    return shared
-
-
 def _form_rows(
     named: str, form: pa.Table, known: NDArray[np.bool_], target: pd.Series[Any]
 ) -> NDArray[np.int64]:
@@ -241,3 +237,94 @@ def _randomized(named: str, table: pa.Table) -> float:
             "0 to below 1 in every line."
         )
     return value
+
+
+@dataclass(frozen=True)
+class Proxies:
+    """Published statistics about S.
+
+    Args:
+        limits: Lowest and highest possible correlation of S with each encoded column.
+        share: Lowest and highest possible share of rows with S = 1.
+        group: Name of the group with S = 1.
+    """
+
+    limits: Mapping[str, tuple[float, float]]
+    share: tuple[float, float]
+    group: str
+
+    @property
+    def correlations(self) -> dict[str, float]:
+        """The middle of the limits of each correlation."""
+        return {name: (low + high) / 2 for name, (low, high) in self.limits.items()}
+
+    @property
+    def mean_share(self) -> float:
+        """The middle of the limits of the share."""
+        return sum(self.share) / 2
+
+
+def read_proxies(path: str | Path, columns: Sequence[str]) -> Proxies:
+    """Read a file with ``share``, ``correlations`` and optionally ``group``.
+
+    Args:
+        path: YAML file; each value is a number or ``[low, high]``.
+        columns: Encoded columns that may be named.
+
+    Raises:
+        InputError: If the file cannot be read, or a name or a number in it cannot be used.
+    """
+    content = _load(path)
+    if unknown := sorted(set(content) - set(_PUBLISHED)):
+        raise InputError(f"{path}: {unknown[0]} is not known; {did_you_mean(unknown[0], _PUBLISHED)}")
+    correlations = content.get("correlations")
+    if not isinstance(correlations, dict) or not correlations:
+        raise InputError(
+            f"{path}: correlations is missing: expected a line for each column whose correlation with S is "
+            "known, such as 'age: -0.09' or 'relationship=Wife: [0.28, 0.33]'."
+        )
+    limits = {}
+    for name, value in correlations.items():
+        _check_name(path, str(name), columns)
+        limits[str(name)] = low, high = _limits(path, name, value)
+        if low < -1 or high > 1:
+            raise InputError(f"{path}: {name}: {value!r}: expected a correlation, from -1 to 1.")
+    if "share" not in content:
+        raise InputError(f"{path}: share is missing: expected the share of people with S = 1, such as 0.33.")
+    share = _limits(path, "share", content["share"])
+    if not 0 < share[0] <= share[1] < 1:
+        raise InputError(f"{path}: share {content['share']}: expected a number between 0 and 1.")
+    return Proxies(limits, share, str(content.get("group", "S = 1")))
+
+
+def _load(path: str | Path) -> Mapping[str, Any]:
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"--proxies {path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"--proxies {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"--proxies {path}: expected the keys share and correlations.")
+    return content
+
+
+def _check_name(path: str | Path, name: str, columns: Sequence[str]) -> None:
+    if name in columns:
+        return
+    if dummies := [column for column in columns if column.startswith(f"{name}=")]:
+        raise InputError(
+            f"{path}: {name} is a column of categories, each of which has its own correlation with S: name "
+            f"them, such as {', '.join(dummies[:3])}."
+        )
+    raise InputError(f"{path}: the model has no column {name}; {did_you_mean(name, columns)}")
+
+
+def _limits(path: str | Path, name: str, value: Any) -> tuple[float, float]:
+    pair = value if isinstance(value, list) else [value, value]
+    numbers = [part for part in pair if isinstance(part, (int, float)) and not isinstance(part, bool)]
+    if len(numbers) != 2 or len(pair) != 2 or not numbers[0] <= numbers[1]:
+        raise InputError(
+            f"{path}: {name}: {value!r}: expected a number, or [low, high] with the lower first."
+        )
+    return float(numbers[0]), float(numbers[1])
