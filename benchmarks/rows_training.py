@@ -391,11 +391,11 @@ def growth_row(*, quick: bool) -> Row:
     row["growth"]["features: solve_lambda"] = [(k, _lambda_time(k)) for k in features]
     for ranks in (1,) if quick else (1, 2, 3, 4):
         try:
-            seconds = step_seconds(ranks, BATCH, 20 if quick else 60)["wall"]
+            wall = step_seconds(ranks, BATCH, 20 if quick else 60)["wall"]
         except RuntimeError as error:
             row["not_run"][f"{ranks} processes"] = str(error)
             continue
-        row["growth"].setdefault("ranks: training", []).append((ranks, seconds / (ranks * BATCH)))
+        row["growth"].setdefault("ranks: training", []).append((ranks, wall / (ranks * BATCH)))
     row["facts"].append(
         f"The machine has {os.cpu_count()} cores: more processes than cores cannot be faster."
     )
