@@ -249,9 +249,13 @@ def _is_default(value: Any, path: str, option: str) -> bool:
 
 def check_plain(value: Any, part: str, path: str) -> None:
     """Raise if options hold anything but plain values."""
-    for leaf, _ in _leaves(value):
-        if not isinstance(leaf, str | int | float | None):
-            raise _malformed(path, part, leaf)
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            check_plain(item, part, path)
+    elif not isinstance(value, str | int | float | None):
+        raise _malformed(path, part, value)
 
 
 def check_class_paths(
@@ -296,20 +300,15 @@ def _is_word(text: str) -> bool:
     return _WORD.fullmatch(text) is not None and not Path(text).is_file()
 
 
-def _texts(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the texts among options, each with its place, such as ``backbone.class_path``."""
-    return ((leaf, place) for leaf, place in _leaves(options) if isinstance(leaf, str))
-
-
-def _leaves(value: Any, place: str = "") -> Iterator[tuple[Any, str]]:
-    if isinstance(value, Mapping):
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield value, place
+    elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(item, f"{place}.{key}".lstrip("."))
+            yield from _texts(item, f"{place}.{key}".lstrip("."))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _leaves(item, place)
-    else:
-        yield value, place
+            yield from _texts(item, place)
 
 
 def plain_parameters(class_type: type[Any]) -> set[str]:
