@@ -66,7 +66,7 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
     Raises:
         InputError: If an attribute is unknown or the level is not between 0 and 1.
 
-    >>> import pandas as pd
+    >>> import numpy as np, pandas as pd
     >>> rng = np.random.default_rng(0)
     >>> people = pd.DataFrame({"sex": rng.choice(["f", "m"], 1000)})
     >>> result = audit(Scores.of_arrays(rng.integers(0, 2, 1000), rng.random((1, 1000)), people))

@@ -26,7 +26,7 @@ from fairrf_lightning.cli.parsing import DataOptions, DataOverrides, takes_optio
 from fairrf_lightning.cli.short_names import split_options
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.datamodules.files import csv_to_parquet
-from fairrf_lightning.errors import DivergedError, InputError, check_writable, writing_to
+from fairrf_lightning.errors import DivergedError, InputError, check_output, writing_file
 from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
 from fairrf_lightning.files import write_text
 from fairrf_lightning.load import EvaluatedRows, Run, RunFolder, check_two_classes, evaluate, load_run
@@ -65,7 +65,7 @@ def certify_command(
         )
     for name, path in (("output", output), ("template", template)):
         if path is not None:
-            _check_output(f"--{name}", path)
+            check_output(f"--{name}", path, "certificate.json")
     run = data.load(checkpoint, trust)
     check_two_classes(run)
     if template is not None:
@@ -74,7 +74,8 @@ def certify_command(
     found = certify(run, **options)
     print_certificate(found)
     if output is not None:
-        _write("--output", output, json.dumps(found.to_dict(), indent=2) + "\n")
+        with writing_file("--output", output):
+            write_text(output, json.dumps(found.to_dict(), indent=2) + "\n")
 
 
 def print_certificate(certificate: Certificate) -> None:
@@ -88,20 +89,6 @@ def print_certificate(certificate: Certificate) -> None:
     print_lines(*certificate.statements())
 
 
-def _check_output(option: str, path: Path) -> None:
-    """Raise before the work if a file cannot be written."""
-    if path.is_dir():
-        raise InputError(f"{option} {path}: this is a folder; name a file in it, such as certificate.json.")
-    with writing_to(f"{option} {path}", "name a file in another folder"):
-        check_writable(path.parent)
-
-
-def _write(option: str, path: Path, text: str) -> None:
-    with writing_to(f"{option} {path}", "name a file in another folder"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, text)
-
-
 def _write_template(run: Run, path: Path) -> None:
     """Write a file for ``--proxies`` with the widest limits; an existing file is kept."""
     if path.exists():
@@ -110,7 +97,8 @@ def _write_template(run: Run, path: Path) -> None:
     names, related = run.data.feature_names, run.data.related_columns
     if run.data.penalty_columns is None and related:
         names = [names[column] for columns in related.values() for column in columns]
-    _write("--template", path, knowledge_template(names))
+    with writing_file("--template", path):
+        write_text(path, knowledge_template(names))
     print_lines(f"Wrote {path}: replace the limits by what you know about S, and name it by --proxies.")
 
 

@@ -1,4 +1,4 @@
-"""What configs name: presets, which are YAML files of data sets and callbacks, and classes by their path.
+"""Presets and classes by name: YAML files of data sets and callbacks, and import paths of classes.
 
 The files live in the folders ``datamodules/`` and ``callbacks/`` at the top of the repository. A wheel holds
 them next to this file.
