@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning import LightningDataModule, LightningModule
@@ -13,13 +13,15 @@ from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import MLP, Backbone, build_backbone, find_backbone
-from fairrf_lightning.correction import Correction
 from fairrf_lightning.errors import InputError, diverged
 from fairrf_lightning.functional import Statistic
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import Given, RelatedFeaturePenalty
 from fairrf_lightning.presets import class_path
 from fairrf_lightning.run_state import start_fresh
+
+if TYPE_CHECKING:
+    from fairrf_lightning.correction import Correction
 
 
 class FairRFModule(LightningModule):
@@ -138,8 +140,11 @@ class FairRFModule(LightningModule):
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Restore the weights, and the correction if there is one."""
-        has_correction = any(name.startswith("correction.") for name in state_dict)
-        self.correction = Correction.from_state(state_dict).to(self.device) if has_correction else None
+        self.correction = None
+        if any(name.startswith("correction.") for name in state_dict):
+            from fairrf_lightning.correction import Correction  # noqa: PLC0415 - imports pandas
+
+            self.correction = Correction.from_state(state_dict).to(self.device)
         return super().load_state_dict(state_dict, *args, **kwargs)
 
     def setup(self, stage: str) -> None:

@@ -90,6 +90,12 @@ def test_the_core_loads_no_analysis(imported: str) -> None:
     }
 
 
+def test_a_module_needs_no_pandas() -> None:
+    code = "import fairrf_lightning.module, sys; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_help_needs_no_torch() -> None:
     code = "import sys; from fairrf_lightning.cli.main import help_text; help_text(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
