@@ -17,6 +17,7 @@ import pandas as pd
 import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import ProcessException
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks import grid_speed
@@ -392,8 +393,8 @@ def growth_row(*, quick: bool) -> Row:
     for ranks in (1,) if quick else (1, 2, 3, 4):
         try:
             wall = step_seconds(ranks, BATCH, 20 if quick else 60)["wall"]
-        except RuntimeError as error:
-            row["not_run"][f"{ranks} processes"] = str(error)
+        except (RuntimeError, ProcessException) as error:
+            row["not_run"][f"{ranks} processes"] = reason(error)
             continue
         row["growth"].setdefault("ranks: training", []).append((ranks, wall / (ranks * BATCH)))
     row["facts"].append(

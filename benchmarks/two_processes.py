@@ -7,6 +7,7 @@ on the machine only slows them down.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -99,6 +100,7 @@ def step_seconds(processes: int, batch_size: int, steps: int, eta: float = 0.7) 
         steps: Number of steps.
         eta: Weight of the penalty; 0 leaves it out.
     """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo would look up the host's own name
     forked = DDPStrategy(start_method="fork", process_group_backend="gloo", timeout=timedelta(minutes=5))
     placed = {"devices": processes, "strategy": forked if processes > 1 else "auto"}
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():

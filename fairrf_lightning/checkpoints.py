@@ -213,8 +213,10 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
 def _trained_options(state: Any, name: str, path: str) -> dict[str, Any]:
     """Return the options of the data that a checkpoint's state of them holds."""
     options = state.get("table_options", {}) if isinstance(state, Mapping) else None
-    if not isinstance(options, Mapping) or not isinstance(state.get("encoder"), Mapping):
+    if not isinstance(options, Mapping):
         raise _malformed(f"--ckpt_path {path}", name, state)
+    if not isinstance(state.get("encoder"), Mapping):
+        raise _malformed(f"--ckpt_path {path}", f"{name}.encoder", state.get("encoder"))
     trained = {**options, **state}
     trained.pop("missing_values", None)
     return trained
@@ -225,7 +227,7 @@ def _check_options(
 ) -> None:
     """Raise if an option was given that differs from that in training, which LightningCLI keeps silently."""
     for option, value in plain_values(config.get("init_args") or {}).items():
-        known = trained.get(option)
+        known = plain_values(trained.get(option))
         if isinstance(value, Mapping) and "class_path" in value:
             value = value["class_path"]  # noqa: PLW2901
             known = known.get("class_path") if isinstance(known, Mapping) else known

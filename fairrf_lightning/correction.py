@@ -71,9 +71,18 @@ class Goal:
     ) -> Goal:
         """Read ``dp=0.10``, ``eo=0.05``, or ``dp`` and ``eo`` for the smallest gap within the budget.
 
-        A goal is returned as it is.
+        Raises:
+            InputError: If the text is no goal, or if a ``Goal`` is given next to another budget.
         """
         if isinstance(text, Goal):
+            if (max_accuracy_loss, act_above) not in (
+                (cls.max_accuracy_loss, cls.act_above),
+                (text.max_accuracy_loss, text.act_above),
+            ):
+                raise InputError(
+                    f"max_accuracy_loss = {max_accuracy_loss} and act_above = {act_above} next to {text}: "
+                    "give them to the Goal."
+                )
             return text
         name, _, limit = ("dp" if text is None else text).partition("=")
         if name not in _GOALS:
@@ -279,7 +288,7 @@ def fit_if_detected(
             return None, detected
     if val.target is None:
         raise InputError("the strength is chosen by accuracy: rows with labels are needed.")
-    # Surveyed people among the rows are recognised, so that no person is corrected by the own answer.
+    # Surveyed people among the rows are recognised, so that no person is corrected by their own answer.
     labels = goal.labels(len(val.inputs))
     values = membership.probabilities(val.inputs, labels, rows=val.rows, survey=survey)
     return Correction.fit(val.scores, values, target=val.target, goal=goal, estimate=membership), detected

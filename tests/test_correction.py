@@ -25,6 +25,14 @@ def population(num_rows: int, num_groups: int, seed: int = 0) -> tuple[Tensor, T
     return probs, membership, labels
 
 
+def test_a_goal_with_another_budget_next_to_it_is_refused() -> None:
+    goal = Goal("eo_gap", 0.05, max_accuracy_loss=0.02)
+    assert Goal.parse(goal) is goal
+    assert Goal.parse(goal, 0.02) is goal
+    with pytest.raises(InputError, match="give them to the Goal"):
+        Goal.parse(goal, 0.01)
+
+
 def best_accuracy(probs: Tensor, rate_weights: Tensor, limit: float) -> float:
     """Return the highest expected accuracy of decisions whose rates differ by at most ``limit``: a LP."""
     gain, weights = (2 * probs - 1).numpy() / len(probs), rate_weights.numpy()

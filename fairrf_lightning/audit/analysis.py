@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -284,12 +285,18 @@ def _class_gap_result(
         mode,
         estimable=True,
         value=by_class[largest].value,
-        low=json_number(max(lows)),
-        high=max((one.high for one in by_class if one.high is not None), default=None),
+        low=_largest(lows),
+        high=_largest(by_class[number].high for number in known),
         bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
         largest_class=largest,
         by_class=by_class,
     )
+
+
+def _largest(limits: Iterable[float | None]) -> float | None:
+    """Return the largest limit; ``None`` if one is not known, which may be larger."""
+    values = [math.nan if limit is None else limit for limit in limits]
+    return None if any(map(math.isnan, values)) else max(values)
 
 
 def _enough(

@@ -8,15 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.estimate import GapEstimate
 from fairrf_lightning.messages import first_upper, listing, points
 from fairrf_lightning.metrics.counts import GAPS, Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION, no_information
+
+if TYPE_CHECKING:
+    from fairrf_lightning.estimate import GapEstimate
 
 SCHEMA = 1
 FAIRER = "fairer, beyond noise"

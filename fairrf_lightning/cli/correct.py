@@ -78,7 +78,8 @@ def correct_command(
     found = correct(run, **options)
     _print_correction(found, run.data.feature_names, options["proxies"])
     if found.correction is not None:
-        WholeFileIO().save_checkpoint(found.checkpoint(), path)
+        with writing_file("--out", path):
+            WholeFileIO().save_checkpoint(found.checkpoint(), path)
         print_lines(f"Wrote {path}, which test, predict, audit and report accept.")
         print_lines("Next:", *(f"  {command}" for command in _next_commands(path, options, trust)))
     return found

@@ -25,6 +25,14 @@ from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.report import Facts, write_report_if_installed
 from fairrf_lightning.report.facts import data_facts
 
+_MARK: dict[str, Any] = {
+    "s": 130,
+    "facecolors": "none",
+    "edgecolors": "crimson",
+    "linewidths": 1.5,
+    "zorder": 4,
+}
+
 
 @takes_options_of(train_grid, "make_data", "method", "seeds", "setting", "schedule", "path", "advance")
 @takes_options_of(StackConfig, "every_n_steps", "expose_sensitive", "pretrain_steps")
@@ -202,20 +210,13 @@ def plot_fronts(
         dots = axes.scatter(x, y, c=rows[strength], cmap="viridis", zorder=3)
         front = pareto_front(y, x)
         axes.plot(x.iloc[front], y.iloc[front], color="gray", linewidth=1, zorder=2, label="Pareto front")
-        style: dict[str, Any] = {
-            "s": 130,
-            "facecolors": "none",
-            "edgecolors": "crimson",
-            "linewidths": 1.5,
-            "zorder": 4,
-        }
         for row, marker, name in marks:
-            axes.scatter(row[gap], row[accuracy], marker=marker, label=name, **style)
+            axes.scatter(row[gap], row[accuracy], marker=marker, label=name, **_MARK)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
     panels[0].set_ylabel("accuracy" if accuracy == "test_acc" else "validation accuracy")
-    axes.legend(fontsize="small")
-    figure.colorbar(dots, ax=axes, label=strength)
+    panels[-1].legend(fontsize="small")
+    figure.colorbar(dots, ax=panels[-1], label=strength)
     files = [path.with_name(f"{path.name}.{ending}") for ending in ("png", "svg")]
     for file in files:
         with replacing(file) as unfinished:

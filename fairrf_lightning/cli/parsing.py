@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fairrf_lightning.load import Run
 
 _LISTS = (list, tuple, Sequence)
-_FIRST_ARGUMENT = ("ckpt_path", "predictions")  # other names of the first argument
+_FIRST_ARGUMENT = ("ckpt_path", "predictions")  # accepted aliases of the first argument
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

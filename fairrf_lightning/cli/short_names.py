@@ -6,6 +6,7 @@ Nothing here imports torch, so ``fit --help`` answers at once.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -187,10 +188,12 @@ def split_options(args: list[str]) -> list[tuple[str, str, list[str]]]:
 
     >>> split_options(["fit", "--data", "adult", "--model.eta=0"])
     [('fit', '', ['fit']), ('--data', 'adult', ['--data', 'adult']), ('--model.eta', '0', ['--model.eta=0'])]
+    >>> [key for key, _, _ in split_options(["--ckpt_path", "best.ckpt", "-c", "my.yaml"])]
+    ['--ckpt_path', '-c']
     """
     groups: list[list[str]] = []
     for arg in args:
-        if arg.startswith("--") or not groups:
+        if re.match(r"--|-[a-zA-Z]", arg) or not groups:
             groups.append([])
         groups[-1].append(arg)
     keys = [group[0].partition("=") for group in groups]

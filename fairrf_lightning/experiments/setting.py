@@ -29,12 +29,12 @@ class StackConfig:
     """Options that all models of a stack share; settings that differ in one train as separate stacks.
 
     Args:
-        backbone: ``"mlp"``, ``"linear"`` or ``"svm"``.
+        backbone: The model.
         dropout: Dropout of the MLP.
         hidden: Sizes of the MLP's hidden layers.
-        statistic: ``"covariance"`` or ``"correlation"``.
-        given: ``"all"`` rows or the ``"positives"``.
-        rule: How lambda is solved for: ``"kkt"`` or ``"worst_case"``.
+        statistic: Association with the related features that is penalised.
+        given: All rows, or the positives for equal opportunity.
+        rule: How lambda is solved for.
         every_n_steps: Optimiser steps between updates of lambda; ``None`` keeps lambda fixed.
         expose_sensitive: Replace the related features by the sensitive attribute (ConstrainS). It is then
             in the training batches, for the penalty only, and still not an input of the model.

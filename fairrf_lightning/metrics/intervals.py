@@ -39,7 +39,6 @@ from statistics import NormalDist
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 from torch import Tensor
 from torch.quasirandom import SobolEngine
 
@@ -92,6 +91,8 @@ def student_quantile(level: float, freedom: Tensor) -> Tensor:
     """
     _check_level(level)
     degrees = freedom.detach().cpu().double().clamp(max=1e9).numpy()  # beyond, t is normal
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow, and few metrics need it
+
     return torch.as_tensor(stdtrit(degrees, (1 + level) / 2)).to(freedom)
 
 

@@ -259,3 +259,18 @@ def content(card: Path) -> list[str]:
     """Return the lines of a card without its date and the versions of packages."""
     text = card.read_text("utf-8").partition("## Versions")[0]
     return [line for line in text.splitlines() if not line.startswith("Model: ")]
+
+
+def test_a_limit_of_the_largest_gap_is_unknown_if_that_of_a_class_is() -> None:
+    random = np.random.default_rng(0)
+    probs = random.dirichlet([1, 1, 1], 400)
+    target, groups = random.integers(0, 3, 400), random.integers(0, 2, 400)
+    keep = (target != 0) | (groups == 0)
+    keep[np.flatnonzero(~keep)[0]] = True  # one row of class 0 in group 1: no variance
+    rows = pd.DataFrame({"group": groups.astype(str)})[keep].reset_index(drop=True)
+    result = audit(Scores.of_arrays(target[keep], probs[keep][None], rows), min_rows=1)
+    (gap,) = [one for one in result.groupings[0].gaps if (one.gap, one.mode) == ("dEO", "prob")]
+    assert gap.by_class[0].high is None
+    assert gap.value is not None
+    assert gap.low is None
+    assert gap.high is None
