@@ -16,6 +16,7 @@ from torch import nn
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
+from fairrf_lightning.checkpoints import _check_options
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.datamodules.penalty_columns import KSMOTE
@@ -288,3 +289,10 @@ def test_no_trainer_is_announced_that_does_not_run(cli: CLI, heard: list[str]) -
     heard.clear()
     main(["audit", str(LAST), "--against", str(LAST)])
     assert heard == ["Data: split (seed 0) and encoding are those of the checkpoint."]
+
+
+def test_a_list_is_the_tuple_of_the_checkpoint() -> None:
+    config = {"class_path": "fairrf_lightning.FairRFModule", "init_args": {"sizes": [1, 2]}}
+    _check_options("model", config, {"sizes": (1, 2)}, "last.ckpt", "the model")
+    with pytest.raises(InputError, match="trained with"):
+        _check_options("model", config, {"sizes": (1, 3)}, "last.ckpt", "the model")
