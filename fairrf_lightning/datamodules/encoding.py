@@ -253,9 +253,9 @@ class _Numbers:
             mean = float(found.mean())
             squares = float(np.square(found - mean).sum())
             total, shift = self.count + len(found), mean - self.mean
-            if self.count:
+            if self.count:  # the moments of the first rows, of a table in memory all, are not rounded again
                 squares += self.squares + shift * shift * self.count * len(found) / total
-                mean = self.mean + shift * len(found) / total  # else the mean itself, which this rounds
+                mean = self.mean + shift * len(found) / total
         self.count, self.mean, self.squares = total, mean, squares
         self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
 
