@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -25,6 +24,7 @@ from fairrf_lightning.datamodules.encoding import TableEncoder, check_state
 from fairrf_lightning.datamodules.leakage import check_leakage
 from fairrf_lightning.datamodules.loader import (
     EpochBatches,
+    Order,
     TensorBatches,
     check_split,
     default_batch_size,
@@ -463,26 +463,18 @@ class TabularDataModule(LightningDataModule, ABC):
         every_rank: bool = False,
     ) -> EpochBatches:
         self.setup()
-        return self._ranked(self._batches(part, keys), batch_size, shuffle=shuffle, every_rank=every_rank)
+        return self._batches(part, keys, batch_size, self._order(shuffle=shuffle, every_rank=every_rank))
 
-    def _batches(self, part: str, keys: tuple[str, ...]) -> Callable[..., EpochBatches]:
-        """Return a maker of loaders of a part, which takes batch size, order and rank."""
+    def _batches(self, part: str, keys: tuple[str, ...], batch_size: int, order: Order) -> EpochBatches:
         tensors = {key: tensor for key, tensor in self._parts[part].items() if key in keys}
         if part == "train" and self.ksmote is not None and "row" not in keys:  # made-up rows have no number
             tensors = self.ksmote.balance(tensors, self.split_seed)
-        return partial(TensorBatches, tensors)
+        return TensorBatches(tensors, batch_size, **order)
 
-    def _ranked(
-        self,
-        make: Callable[..., EpochBatches],
-        batch_size: int,
-        *,
-        shuffle: bool = False,
-        every_rank: bool = False,
-    ) -> EpochBatches:
+    def _order(self, *, shuffle: bool = False, every_rank: bool = False) -> Order:
         trainer = None if every_rank else self.trainer
         rank, world_size = (0, 1) if trainer is None else (trainer.global_rank, trainer.world_size)
-        return make(batch_size, shuffle=shuffle, seed=self.split_seed, rank=rank, world_size=world_size)
+        return {"shuffle": shuffle, "seed": self.split_seed, "rank": rank, "world_size": world_size}
 
     def _check_related(self, columns: Collection[str]) -> None:
         """Raise if related features are not in the data, or are S itself."""

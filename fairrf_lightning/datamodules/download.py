@@ -174,26 +174,30 @@ def _download(file: RemoteFile, url: str, output_file: str, _: object) -> None:
     import requests  # noqa: PLC0415 - slow to import, and seldom needed
 
     size, limit = (None, _MAX_ARCHIVE_BYTES) if file.zip_member else (file.size, file.size)
-    name, done, announced, is_broken = Path(file.name).name, 0, 0, False
+    name, done, is_broken = Path(file.name).name, 0, False
     try:
-        with (
-            requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS) as response,
-            Path(output_file).open("wb") as out,
-            tqdm(total=size, desc=name, unit="B", unit_scale=True, leave=False, disable=None) as bar,
-        ):
+        response = requests.get(url, stream=True, timeout=_TIMEOUT_SECONDS)
+    except OSError as error:  # of the network, or of a certificate file that is not there
+        raise SourceError(str(error) or repr(error)) from error
+    with (
+        response,
+        Path(output_file).open("wb") as out,
+        tqdm(total=size, desc=name, unit="B", unit_scale=True, leave=False, disable=None) as bar,
+    ):
+        # The announced length may be malformed or wrong although the file is right.
+        length = response.headers.get("content-length", "")
+        announced = int(length) if length.isdigit() else 0
+        response.raw.enforce_content_length = False
+        limited = _LimitedFile(out, limit)
+        try:
             response.raise_for_status()
-            # The announced length may be malformed or wrong although the file is right.
-            length = response.headers.get("content-length", "")
-            announced = int(length) if length.isdigit() else 0
-            response.raw.enforce_content_length = False
-            limited = _LimitedFile(out, limit)
             for chunk in response.iter_content(_CHUNK_BYTES):
                 done += limited.write(chunk)
                 bar.update(len(chunk))
-    except (requests.RequestException, OSError) as error:
-        if not done:
-            raise SourceError(str(error) or repr(error)) from error
-        is_broken = True
+        except requests.RequestException as error:  # an error of the disk is not one of this source
+            if not done:
+                raise SourceError(str(error) or repr(error)) from error
+            is_broken = True
     if done != size and (is_broken or done < announced):
         total = size or announced
         raise ValueError(f"the connection broke after {done:,}{f' of {total:,}' if total else ''} bytes")

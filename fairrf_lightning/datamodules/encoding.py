@@ -243,22 +243,24 @@ class _Numbers:
     high: float = -np.inf
     samples: list[NDArray[np.float64]] = field(default_factory=list)
 
-    def update(self, values: NDArray[np.float64], sampled: NDArray[np.bool_] | None) -> None:
-        known = ~np.isnan(values)
-        found = values[known]
+    def update(self, values: NDArray[np.float64]) -> None:
+        found = values[~np.isnan(values)]
         self.missing += len(values) - len(found)
-        self.samples.append(found if sampled is None else values[known & sampled])
         if not len(found):
             return
         # Numbers near the largest float overflow here; scale() raises when all rows are seen.
         with np.errstate(over="ignore", invalid="ignore"):
             mean = float(found.mean())
-            total, shift = self.count + len(found), mean - self.mean
             squares = float(np.square(found - mean).sum())
-            self.squares += squares + shift * shift * self.count * len(found) / total
-            self.mean += shift * len(found) / total
-        self.count = total
+            total, shift = self.count + len(found), mean - self.mean
+            if self.count:  # the moments of the first rows, of a table in memory all, are not rounded again
+                squares += self.squares + shift * shift * self.count * len(found) / total
+                mean = self.mean + shift * len(found) / total
+        self.count, self.mean, self.squares = total, mean, squares
         self.low, self.high = min(self.low, found.min()), max(self.high, found.max())
+
+    def sample(self, values: NDArray[np.float64]) -> None:
+        self.samples.append(values[~np.isnan(values)])
 
     def scale(self, name: str) -> tuple[float, float]:
         std = float(np.sqrt(self.squares / self.count))
@@ -287,11 +289,13 @@ class EncoderFit:
 
     def update(self, frame: pd.DataFrame, sampled: NDArray[np.bool_] | None = None) -> None:
         """Add rows; medians are those of the ``sampled`` rows, by default of all."""
-        values = frame[list(self.numbers)].to_numpy(dtype=np.float64, na_value=np.nan)
-        if self.spec.missing == "drop":
-            _check_finite(values, list(self.numbers), _NOT_FINITE)
-        for column, numbers in zip(values.T, self.numbers.values(), strict=True):
-            numbers.update(column, sampled)
+        for name, numbers in self.numbers.items():
+            values = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+            if self.spec.missing == "drop":
+                _check_finite(values[:, np.newaxis], [name], _NOT_FINITE)
+            else:
+                numbers.sample(values if sampled is None else values[sampled])
+            numbers.update(values)
         for name, counts in self.counts.items():
             column = frame[name].array
             rows = np.bincount(column.codes + 1, minlength=len(column.categories) + 1)

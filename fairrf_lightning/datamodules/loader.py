@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 import numpy as np
 import torch
@@ -19,6 +19,15 @@ SplitShares: TypeAlias = tuple[float, float, float]
 _MAX_BATCH_SIZE = 512
 _MIN_BATCH_SIZE = 16
 _MIN_BATCHES = 6  # per epoch; the smallest published data set, COMPAS, has six batches of 512
+
+
+class Order(TypedDict):
+    """Arguments that loaders have in common: the order of the rows, and which of them are this rank's."""
+
+    shuffle: bool
+    seed: int
+    rank: int
+    world_size: int
 
 
 class EpochBatches(ABC):

@@ -91,7 +91,7 @@ class ParquetDirectory:
         """All row groups that have rows."""
         groups, offset = [], 0
         for file in self.files:
-            with self._open(file) as opened:
+            with self._open_parquet(file) as opened:
                 self._schemas[file] = opened.schema_arrow
                 metadata = opened.metadata
             first_row = 0
@@ -113,7 +113,7 @@ class ParquetDirectory:
     @cached_property
     def empty_table(self) -> pa.Table:
         """The columns of the first file and of the folders, without rows."""
-        with self._open(self.files[0]) as opened:
+        with self._open_parquet(self.files[0]) as opened:
             schema = opened.schema_arrow
         for name, values in self._partitions.items():
             schema = schema.append(pa.field(name, values.type))
@@ -133,7 +133,7 @@ class ParquetDirectory:
         """
         columns = [name for name in kinds if name not in self._partitions]
         start = 0
-        with self._open(group.file, self._texts(group.file, columns, kinds)) as file:
+        with self._open_parquet(group.file, self._texts(group.file, columns, kinds)) as file:
             for batch in file.iter_batches(
                 _ROWS_AT_ONCE, row_groups=[group.index], columns=columns, use_threads=False
             ):
@@ -143,8 +143,7 @@ class ParquetDirectory:
                     mask = chosen[numbers]
                     numbers, batch = numbers[mask], batch.filter(pa.array(mask))  # noqa: PLW2901
                 yield numbers, make_frame(self._with_partitions(group.file, batch), kinds, spec)
-        with self._opened(group.file):
-            pass  # raises if the file has changed
+        self._check_unchanged(group.file)
         if start != group.num_rows:
             raise InputError(f"{self.path}/{group.file} ended after {start} of {group.num_rows} rows.")
 
@@ -166,12 +165,12 @@ class ParquetDirectory:
         return table
 
     @contextmanager
-    def _open(self, file: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    def _open_parquet(self, file: str, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         # Remote ranges are fetched together; a local reader would hold the whole row group, compressed.
         options = (
             {"pre_buffer": True} if self.is_remote else {"buffer_size": _BUFFER_BYTES, "pre_buffer": False}
         )
-        with self._opened(file) as source:
+        with self._open_file(file) as source:
             opened = pq.ParquetFile(source, read_dictionary=list(texts), **options)
             check_names(f"{self.path}/{file}", [*opened.schema_arrow.names, *self._partitions])
             yield opened
@@ -229,13 +228,17 @@ class ParquetDirectory:
         }
 
     @contextmanager
-    def _opened(self, file: str) -> Iterator[pa.NativeFile]:
+    def _open_file(self, file: str) -> Iterator[pa.NativeFile]:
         """Open a file; raise if it cannot be read, or is not the one that was first opened."""
         with self._explained(f"{self.path}/{file}"):
             system, root = self._root
             with system.open_input_file(f"{root}/{file}") as source:
                 self._check_version(file, source)
                 yield source
+
+    def _check_unchanged(self, file: str) -> None:
+        with self._open_file(file):
+            pass
 
     def _check_version(self, file: str, source: pa.NativeFile) -> None:
         version = source.metadata()  # of an object: size, time, ETag

