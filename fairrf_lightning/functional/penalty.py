@@ -409,8 +409,13 @@ def solve_lambda(
 
 def _threshold(point: Tensor) -> Tensor:
     """Return the threshold of the projection onto the simplex, ``(..., 1)``; the largest entry is 0."""
-    if point.shape[-1] >= _MIN_UNSORTED and (support := _large_support(point)) is not None:
-        return (point.where(support, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
+    if point.shape[-1] < _MIN_UNSORTED:
+        return _sorted_threshold(point)
+    rows = [_large_threshold(row) for row in point.reshape(-1, point.shape[-1])]
+    return torch.stack(rows).reshape(*point.shape[:-1], 1)
+
+
+def _sorted_threshold(point: Tensor) -> Tensor:
     ordered = point.sort(dim=-1, descending=True).values
     surplus = ordered.cumsum(-1) - 1
     rank = torch.arange(1, point.shape[-1] + 1, device=point.device)
@@ -418,23 +423,20 @@ def _threshold(point: Tensor) -> Tensor:
     return surplus.gather(-1, support - 1) / support
 
 
-@torch.no_grad()
-def _large_support(point: Tensor) -> Tensor | None:
-    """Return the entries above the threshold, ``(..., K)``; ``None`` if that takes too many passes.
+def _large_threshold(point: Tensor) -> Tensor:
+    """Return the threshold of many entries ``(K,)``, ``(1,)``, without sorting all of them.
 
     Newton's method on ``sum_j (point_j - threshold)^+ = 1`` (Michelot 1986) approaches the threshold from
-    below and is exact once no entry leaves the support.
+    below, so entries once below it stay there; it is exact once no entry leaves.
     """
-    threshold, size = torch.full_like(point[..., :1], -1.0), torch.zeros_like(point[..., :1])
-    above = torch.empty_like(point)
+    support = point[~(point <= -1.0)]  # NaN stays
     for _ in range(_MAX_PASSES):
-        torch.sub(point, threshold, out=above)
-        support, before = above > 0, size
-        size = support.sum(-1, keepdim=True)
-        if bool((size == before).all()):
-            return support
-        threshold = threshold + (above.relu_().sum(-1, keepdim=True) - 1) / size.clamp(min=1)
-    return None
+        threshold = (support.sum(0, keepdim=True) - 1) / len(support)
+        above = support[~(support <= threshold)]
+        if len(above) == len(support):
+            return threshold
+        support = above
+    return _sorted_threshold(support)
 
 
 def lambda_cost(
