@@ -44,6 +44,7 @@ from fairrf_lightning.metrics import DemographicParityGap
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH, ETA, BETA = 512, 0.6, 0.5
+_MAX_SECONDS = 240  # of one audit
 STEP_LIMITS = {10: 1.25, 100: 1.35, 1000: 1.7}
 
 
@@ -191,9 +192,10 @@ def audit_row(*, quick: bool) -> Row:
                     continue
                 try:
                     worker = [sys.executable, str(ROOT / "benchmarks" / "run.py"), "--audit", name, str(path)]
-                    found = json.loads(run_child(worker).splitlines()[-1])
+                    found = json.loads(run_child(worker, timeout=_MAX_SECONDS).splitlines()[-1])
                 except (RuntimeError, ValueError, IndexError) as error:
                     row["not_run"][name] = str(error)
+                    row["times"].pop(name, None)
                     continue
                 times = row["times"].setdefault(name, {"cpu": [], "wall": []})
                 times["cpu"].append(found["cpu"])
