@@ -83,7 +83,7 @@ def page_lines(rows: dict[str, Result]) -> Iterator[str]:
     yield "`python benchmarks/run.py` measures everything on this page in one run. The other libraries are in"
     yield "the extra `benchmarks`."
     yield f"**{sum(targets)} of {len(targets)} targets are reached.**"
-    yield "[The profile](../benchmarks/profile.md) says where the time goes, and what was tried for the others."
+    yield "[The profile](../benchmarks/profile.md) says where the time goes, and what was tried for others."
     yield ""
     yield "![Ratios and their targets](figures/benchmarks.svg)"
     yield ""

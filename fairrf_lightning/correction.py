@@ -84,10 +84,10 @@ class Goal:
                     "give them to the Goal."
                 )
             return text
-        name, _, limit = ("dp" if text is None else text).partition("=")
+        name, equals, limit = ("dp" if text is None else text).partition("=")
         if name not in _GOALS:
             raise InputError(f"--goal {text}: expected dp=0.10 or eo=0.05; {did_you_mean(name, _GOALS)}")
-        if limit and not re.fullmatch(r"0?\.\d+|0", limit.strip()):
+        if equals and not re.fullmatch(r"0?\.\d+|0", limit.strip()):
             raise InputError(f"--goal {text}: expected a gap from 0 to below 1, such as {name}=0.10.")
         return cls(_GOALS[name], float(limit or 0), max_accuracy_loss, act_above)
 

@@ -176,6 +176,7 @@ def test_state_restores_the_correction() -> None:
         ("eodds=0.1", "expected dp=0.10"),
         ("dp=1.5", "gap from 0"),
         ("dp=x", "gap from 0"),
+        ("dp=", "gap from 0"),
         ("pd=0.1", "did you mean 'dp'"),
     ],
 )

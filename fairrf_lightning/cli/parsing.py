@@ -23,7 +23,7 @@ from fairrf_lightning.cli.errors import explain, unknown_option
 from fairrf_lightning.cli.short_names import COMMANDS_OF_LIGHTNING, expand_args, expand_config, expand_method
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.messages import shell_command
-from fairrf_lightning.presets import import_class
+from fairrf_lightning.presets import import_class, preset_names
 
 if TYPE_CHECKING:
     from fairrf_lightning.datamodules.base import TabularDataModule
@@ -147,6 +147,9 @@ class DataOverrides:
         from fairrf_lightning import datamodules  # noqa: PLC0415 - imports torch
         from fairrf_lightning.load import load_run  # noqa: PLC0415
 
+        if self.name and "." not in self.name and self.name not in preset_names("datamodules"):
+            hint = did_you_mean(self.name, preset_names("datamodules"))
+            raise InputError(f"--data {self.name}: no such data set; {hint}")
         run = load_run(path, data_options=self.options, trust=trust)
         known = {kind.name: kind for kind in vars(datamodules).values() if hasattr(kind, "name")}
         if self.name in known and not isinstance(run.data, known[self.name]):

@@ -407,3 +407,7 @@ def test_a_checkpoint_and_a_file_of_predictions_are_told_apart(
 
 def test_no_option_is_dropped(refused: Refused) -> None:
     assert "--config" in refused("audit best.ckpt --config config.yaml")
+
+
+def test_a_misspelt_data_set_of_a_checkpoint_is_refused(refused: Refused) -> None:
+    assert "did you mean 'adult'" in refused("audit best.ckpt --data adlut")
