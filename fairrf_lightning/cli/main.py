@@ -26,71 +26,65 @@ class Command(NamedTuple):
         name: Name on the command line.
         group: Heading in the help.
         help: What it does, in one line.
-        target: ``module`` or ``module:function``, relative to this package and imported when it is called;
-            by default the function is ``NAME_command``. Functions named ``run_*`` read their arguments
-            themselves; others are called by :func:`~.parsing.call`.
         extra: Extra of the package that brings what the command imports.
+        target: ``module`` or ``module:function``, relative to this package and imported when it is called;
+            by default the module of its name and ``NAME_command``. Functions named ``run_*`` read their
+            arguments themselves; others are called by :func:`~.parsing.call`.
         alias: Earlier name.
     """
 
     name: str
     group: str
     help: str
-    target: str
     extra: str = ""
+    target: str = ""
     alias: str | None = None
 
 
 COMMANDS = (
-    Command("fit", "Train", "Train a model, test it and save it with its data and options.", ".fit:run_fit"),
-    Command("test", "Train", "Measure accuracy and gaps of a checkpoint on the test rows.", ".fit:run_fit"),
     Command(
-        "validate", "Train", "Measure accuracy and gaps of a checkpoint on validation rows.", ".fit:run_fit"
+        "fit", "Train", "Train a model, test it and save it with its data and options.", target=".fit:run_fit"
     ),
-    Command("predict", "Train", "Write probabilities and decisions to a CSV file.", ".fit:run_fit"),
     Command(
-        "grid", "Explore", "Train eta x beta x seeds at once and recommend a setting.", ".grid", "reproduce"
+        "test", "Train", "Measure accuracy and gaps of a checkpoint on the test rows.", target=".fit:run_fit"
     ),
-    Command("sweep", "Explore", "Search for a setting with Optuna.", ".sweep", "sweep"),
+    Command(
+        "validate",
+        "Train",
+        "Measure accuracy and gaps of a checkpoint on validation rows.",
+        target=".fit:run_fit",
+    ),
+    Command("predict", "Train", "Write probabilities and decisions to a CSV file.", target=".fit:run_fit"),
+    Command("grid", "Explore", "Train eta x beta x seeds at once and recommend a setting.", "reproduce"),
+    Command("sweep", "Explore", "Search for a setting with Optuna.", "sweep"),
     Command(
         "survey",
         "Explore",
         "Plan a survey of a few hundred people's S, and draw its form.",
-        ".survey:run_survey",
+        target=".survey:run_survey",
     ),
-    Command("suggest", "Explore", "Rank columns as related features by a sample with known S.", ".commands"),
-    Command("audit", "Assess", "Compare groups: rates, gaps and intervals of any model.", ".audit", "report"),
+    Command("suggest", "Explore", "Rank columns as related features by a sample with known S."),
+    Command("audit", "Assess", "Compare groups: rates, gaps and intervals of any model.", "report"),
     Command(
         "correct",
         "Assess",
         "Reach a fairness goal with a survey or published statistics.",
+        "report",
         ".correct:run_correct",
-        "report",
     ),
+    Command("certify", "Assess", "Bound the gap between groups that were never observed.", "report"),
+    Command("report", "Assess", "Write a page and a model card for a run, grid or audit.", "report"),
     Command(
-        "certify", "Assess", "Bound the gap between groups that were never observed.", ".commands", "report"
+        "sample-size", "Assess", "Number of labelled rows that an audit needs.", "report", ".audit", "labels"
     ),
-    Command(
-        "report", "Assess", "Write a page and a model card for a run, grid or audit.", ".commands", "report"
-    ),
-    Command(
-        "sample-size",
-        "Assess",
-        "Number of labelled rows that an audit needs.",
-        ".audit",
-        "report",
-        alias="labels",
-    ),
-    Command("to_parquet", "Data", "Convert a large CSV file, so that training streams it.", ".commands"),
-    Command(
-        "dashboard", "Share", "Save a W&B workspace that shows the runs of a project.", ".commands", "wandb"
-    ),
+    Command("to_parquet", "Data", "Convert a large CSV file, so that training streams it."),
+    Command("dashboard", "Share", "Save a W&B workspace that shows the runs of a project.", "wandb"),
     Command(
         "reproduce",
         "Paper",
         "Repeat the evaluation of the paper on the real data.",
-        "paper.reproduce:reproduce",
         "reproduce",
+        "paper.reproduce:reproduce",
     ),
 )
 _CLONE = Path(__file__).resolve().parents[2]  # in an installed wheel: site-packages
@@ -246,8 +240,9 @@ def _run(name: str, args: list[str]) -> Any:
     if command.group == "Train" and {"--help", "-h"} & set(args):
         sys.stdout.write(_training_help(name, command.help))
         raise SystemExit(0)
-    module, _, function = command.target.partition(":")
-    function = function or f"{command.name.replace('-', '_')}_command"
+    own = command.name.replace("-", "_")
+    module, _, function = (command.target or f".{own}").partition(":")
+    function = function or f"{own}_command"
     try:
         found = getattr(import_module(module, __package__), function)
     except ModuleNotFoundError as error:
