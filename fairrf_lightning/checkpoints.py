@@ -110,7 +110,7 @@ def load_checkpoint(path: str | Path, option: str = "", content: bytes | None = 
     """
     name = f"{option}{path}"
     if content is None and not Path(path).is_file():
-        raise InputError(f"{name}: there is no such file.")
+        raise InputError(f"{name}: there is no such file or folder.")
     if Path(path).suffix in (".csv", ".parquet"):
         raise InputError(
             f"{name}: this is a table, not a checkpoint. fit writes checkpoints, such as "

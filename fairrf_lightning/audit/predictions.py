@@ -213,7 +213,7 @@ def is_parquet(path: Path) -> bool:
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file.")
+        raise InputError(f"{path}: there is no such file or folder.")
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

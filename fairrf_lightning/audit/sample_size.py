@@ -151,10 +151,11 @@ def plan_survey(
     >>> plan_survey(0.1).people, plan_survey(0.1, selected=0.2, explained=0.4).people
     (1537, 591)
     """
-    limits = {"selected": (selected, 0, 1), "base_rate": (base_rate, 0, 1), "explained": (explained, -1, 1)}
-    for name, (value, low, high) in limits.items():
-        if not low < value < high:
+    for name, value in (("selected", selected), ("base_rate", base_rate)):
+        if not 0 < value < 1:
             raise InputError(f"--{name} {value}: expected a share between 0 and 1.")
+    if not 0 <= explained < 1:
+        raise InputError(f"--explained {explained}: expected a share from 0 to below 1.")
     check_randomized(randomized)
     worst = sample_size(width, gap=gap, shares=shares, base_rates=[base_rate] * len(shares), level=level)
     share, groups = min(shares), len(shares)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +21,8 @@ from torch import Tensor
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.errors import InputError, diverged, writing_to
 from fairrf_lightning.files import write_csv, write_text
+
+PREDICTED = ("row", "probability", "uncorrected_probability", "decision")  # columns of predictions
 
 if TYPE_CHECKING:
     from jsonargparse import Namespace
@@ -123,7 +125,8 @@ class PredictionWriter(Callback):
     can read the file.
 
     Args:
-        path: The CSV file to write; an existing file is replaced once the new one is complete.
+        path: The CSV file to write. An existing file is replaced once the new one is complete; if it has
+            columns that were added since, it is kept, and prediction stops.
     """
 
     def __init__(self, path: str = "predictions.csv") -> None:
@@ -135,10 +138,14 @@ class PredictionWriter(Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
-        del trainer, pl_module
+        del pl_module
         if not isinstance(outputs, dict):
             raise InputError("predictions are written only for a model whose predict_step returns a dict.")
-        self._frames.append(pd.DataFrame(dict(_columns(outputs))))
+        frame = pd.DataFrame(dict(_columns(outputs)))
+        if not self._frames:
+            sensitive = getattr(getattr(trainer, "datamodule", None), "sensitive", None)
+            _check_replaceable(self.path, {*frame.columns, *PREDICTED, "target", sensitive})
+        self._frames.append(frame)
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
         """Gather the ranks' rows and write them in the table's order."""
@@ -163,6 +170,23 @@ class PredictionWriter(Callback):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_csv(frame, self.path)
         rank_zero_info(f"Wrote {len(frame):,} predictions to {self.path}")
+
+
+def _check_replaceable(path: Path, written: Collection[str | None]) -> None:
+    """Raise if a file exists and has columns that are not written, such as groups that a user added."""
+    if not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        added = [name for name in pd.read_csv(path, nrows=0).columns if name not in written]
+    except ValueError:
+        raise InputError(
+            f"{path}: this file is no CSV file; name another one by --predictions.path."
+        ) from None
+    if added:
+        raise InputError(
+            f"{path}: this file has the column '{added[0]}', which would be lost. Name another file by "
+            "--predictions.path, or remove this one."
+        )
 
 
 def _columns(outputs: dict[str, Tensor]) -> Iterator[tuple[str, Any]]:

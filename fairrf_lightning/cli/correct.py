@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fairrf_lightning.audit.predictions import PROBABILITIES, column_names, is_parquet, read_batches
+from fairrf_lightning.callbacks.run_files import PREDICTED
 from fairrf_lightning.certificate import certify_rows
 from fairrf_lightning.certificate.knowledge import Knowledge, read_knowledge
 from fairrf_lightning.checkpoints import WholeFileIO
@@ -37,7 +38,6 @@ from fairrf_lightning.survey import Survey
 
 CORRECTED = "corrected.ckpt"
 _MAX_SAMPLE = 200_000  # rows on which the strength is chosen and the result is measured
-_PREDICTED = ("row", *PROBABILITIES, "uncorrected_probability", "decision")  # written by `predict`
 _RESULTS = ("corrected_probability", "corrected_decision")
 
 
@@ -216,7 +216,7 @@ class ScoresFile:
         for option, name in (("prob", prob), ("target", target), *(("columns", one) for one in columns)):
             check_column(f"--{option}", name, found)
         asked = found if survey is None else column_names(survey)
-        taken = {prob, target, sensitive, *_RESULTS, *_PREDICTED}
+        taken = {prob, target, sensitive, *_RESULTS, *PROBABILITIES, *PREDICTED}
         features = tuple(columns) or tuple(name for name in found if name in asked and name not in taken)
         if not features:
             raise InputError(

@@ -10,6 +10,7 @@ from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.presets import accepted_options, import_class
 
 _NOISE = re.compile(
@@ -24,7 +25,10 @@ _PLAIN = (
     (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
 )
 # Data modules name their arguments as Python does.
-_DATA_OPTION = re.compile(r"^(related|target|sensitive|positive)(?=: | is )")
+_DATA_OPTION = re.compile(
+    r"^(delimiter|encoding|groups|membership|path|positive|related|sensitive|sha256|split|target|url)"
+    r"(?=: | is | must )"
+)
 # Options that people try, and where they are.
 _PLACES = {
     "accelerator": "trainer.accelerator",
@@ -49,13 +53,13 @@ _PLACES = {
 }
 
 
-def unknown_option(option: str, known: Iterable[str], see: str = "fit --help-all") -> InputError:
+def unknown_option(option: str, known: Iterable[str], see: str = "") -> InputError:
     """Return the error for an option that does not exist, with the one that is probably meant.
 
     >>> print(unknown_option("--epochs", ["trainer.max_epochs", "ckpt_path"]))
-    --epochs: no such option; did you mean --trainer.max_epochs? All options: fit --help-all
-    >>> print(unknown_option("--trainer.max_epoch", ["trainer.max_epochs", "ckpt_path"]))
-    --trainer.max_epoch: no such option; did you mean --trainer.max_epochs? All options: fit --help-all
+    --epochs: no such option; did you mean --trainer.max_epochs? All options: python train.py fit --help-all
+    >>> print(unknown_option("--trainer.max_epoch", ["trainer.max_epochs", "ckpt_path"], "grid --help"))
+    --trainer.max_epoch: no such option; did you mean --trainer.max_epochs? All options: grid --help
     """
     name = option.removeprefix("--").replace("-", "_")
     known = list(known)
@@ -63,7 +67,9 @@ def unknown_option(option: str, known: Iterable[str], see: str = "fit --help-all
     if near.partition(".")[0] not in {one.partition(".")[0] for one in known}:
         near = next(iter(get_close_matches(name, known, n=1, cutoff=0.75)), "")
     question = f"; did you mean --{near}?" if near else "."
-    return InputError(f"{option}: no such option{question} All options: {see}")
+    return InputError(
+        f"{option}: no such option{question} All options: {see or shell_command('fit', '--help-all')}"
+    )
 
 
 def is_input_error(error: BaseException) -> bool:

@@ -49,6 +49,7 @@ from fairrf_lightning.cli.short_names import METHOD_HELP, split_options
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder, check_data_options
+from fairrf_lightning.messages import shell_command
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.notices import Stage, model_notices
 from fairrf_lightning.presets import accepted_options, fit_callbacks, import_class, recommended
@@ -81,7 +82,7 @@ class FairRFCLI(LightningCLI):
         super().parse_arguments(parser, args)
         config = self.config[self.config.subcommand]
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
-            raise InputError(f"{self.config.subcommand} needs a trained model: name it by --ckpt_path.")
+            raise _needs_run(self.config.subcommand)
         self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
 
     def _parse_ckpt_path(self) -> None:
@@ -328,6 +329,10 @@ def _with_checkpoint(args: list[str]) -> list[str]:
         rest = ["--ckpt_path", *rest]
     given = _options(rest)
     path = given.get("--ckpt_path")
+    if path is None and not any(
+        key in ("--config", "-c", "--print_config") or "help" in key for key in given
+    ):
+        raise _needs_run(command)
     if path is None or {"--config", "--print_config"} & set(given) or path.endswith(_TABLES):
         return [command, *rest]
     if Path(path).is_dir():
@@ -354,6 +359,11 @@ def _data_and_model(checkpoint: dict[str, Any], name: str, given: Mapping[str, s
             accepted = accepted_options(data_class)
             init_args = {option: options[option] for option in accepted if options.get(option) is not None}
         yield f"--{part}={json.dumps(classes[part] | {'init_args': init_args})}"
+
+
+def _needs_run(command: str) -> InputError:
+    run = shell_command(command, "lightning_logs/version_0")
+    return InputError(f"{command} needs a trained model: name its run, or a checkpoint, such as {run}")
 
 
 def _trust_hint(option: str, class_path: str) -> str:

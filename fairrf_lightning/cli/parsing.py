@@ -20,7 +20,15 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fairrf_lightning.cli.errors import explain, unknown_option
-from fairrf_lightning.cli.short_names import COMMANDS_OF_LIGHTNING, expand_args, expand_config, expand_method
+from fairrf_lightning.cli.short_names import (
+    COMMANDS_OF_LIGHTNING,
+    LIST_OPTIONS,
+    as_list,
+    expand_args,
+    expand_config,
+    expand_method,
+    split_options,
+)
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.messages import shell_command
 from fairrf_lightning.presets import import_class, preset_names
@@ -44,6 +52,8 @@ class ShortNameParser(LightningArgumentParser):
         except ArgumentError as error:
             if option := re.search(r"(?:unrecognized arguments|ambiguous option): (--[^\s=]+)", str(error)):
                 raise self._unknown(option[1]) from error
+            if option := re.search(r"argument (--[^:]+): expected one argument", str(error)):
+                raise InputError(f"{_without_value(given, option[1])}: expected a value.") from error
             raise
 
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -79,13 +89,19 @@ class ShortNameParser(LightningArgumentParser):
         known = {action.dest for parser in parsers for action in parser._actions}  # noqa: SLF001
         command = self.prog.split()[-1]  # "train.py [options] fit"
         is_lightning = self._commands or command in COMMANDS_OF_LIGHTNING
-        see = f"{'fit' if self._commands else command} --help{'-all' if is_lightning else ''}"
+        see = shell_command("fit" if self._commands else command, "--help-all" if is_lightning else "--help")
         return unknown_option(option, sorted(known), see)
 
     @property
     def _commands(self) -> dict[str, Any]:
         choices = [action.choices for action in self._actions if isinstance(action.choices, dict)]
         return {name: parser for parsers in choices for name, parser in parsers.items()}
+
+
+def _without_value(args: list[str], option: str) -> str:
+    """Return the option that lacks its value; jsonargparse names ``--data`` for ``--data.path``."""
+    bare = (key for key, value, typed in split_options(args) if not value and "=" not in typed[0])
+    return next((key for key in bare if key.startswith(option)), option)
 
 
 def _entries(config: Any) -> list[tuple[str, Any]]:
@@ -286,6 +302,8 @@ class _Given:
             if name in _FIRST_ARGUMENT and name not in parameters and self._positional:
                 name = self._positional[0]
             if data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == data):
+                if not equals and args and args[0].startswith("--"):
+                    raise InputError(f"{key}: expected a value.")
                 typed = [arg] if equals or not args else [arg, args.pop(0)]
                 self.data_args += typed
                 self.data_options[key] = value if equals else "".join(typed[1:])
@@ -360,7 +378,11 @@ def _value(one: _Parameter, options: Namespace, given: _Given) -> Any:
         changed = dict(given.data_options)
         name = changed.pop(f"--{one.name}", "")
         return DataOverrides(
-            {key.partition(".")[2]: yaml.safe_load(text) for key, text in changed.items()}, name
+            {
+                key.partition(".")[2]: yaml.safe_load(as_list(text) if key in LIST_OPTIONS else text)
+                for key, text in changed.items()
+            },
+            name,
         )
     value = options[one.name]
     if one.kind is not DataOptions or (value is None and one.default is None):

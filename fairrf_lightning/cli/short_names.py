@@ -36,7 +36,7 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
 _PRESETS: dict[str, PresetKind] = {"data": "datamodules", "trainer.callbacks": "callbacks"}
 _NEEDED_ARGS = {SHORT_NAMES["trainer.logger"][name]: {"save_dir": ""} for name in ("csv", "tensorboard")}
 # Options that are lists of names; the brackets may be left out.
-_LISTS = {
+LIST_OPTIONS = {
     f"--data.{name}" for name in ("related", "groups", "categorical", "numeric", "drop", "missing_values")
 }
 COMMANDS_OF_LIGHTNING = ("fit", "validate", "test", "predict")
@@ -64,9 +64,9 @@ def expand_args(args: list[str]) -> Iterable[str]:
             expand = None
         elif equals and (place := _place(key)):
             yield f"{key}={_as_argument(place, value)}"
-        elif equals and key in _LISTS:
+        elif equals and key in LIST_OPTIONS:
             yield f"{key}={as_list(value)}"
-        elif previous in _LISTS:
+        elif previous in LIST_OPTIONS:
             yield as_list(arg)
         else:
             if place := _place(arg):

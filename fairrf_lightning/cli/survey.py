@@ -30,7 +30,8 @@ Plan a survey of people's sensitive attribute (S), and draw its form.
   plan WIDTH    Number of people for an interval of the gap of this width.
   draw PEOPLE   Draw people at random and write a form to fill in.
 
-Options: {program} draw --help
+Options: {program} plan --help
+         {program} draw --help
 """
 _RANDOMISED = """\
 Randomised response: {share} of the answers are replaced by chance, so that no answer
@@ -151,15 +152,16 @@ def draw_command(
         if randomized:
             write_text(guide, _instructions(randomized, sensitive))
         write_csv(form, out)
-    print_lines(*_draw_lines(module, people, out, sensitive, guide if randomized else None))
+    run = "RUN" if ckpt_path is None else str(ckpt_path)
+    print_lines(*_draw_lines(module, people, out, sensitive, guide if randomized else None, run=run))
 
 
 def _draw_lines(
-    module: TabularDataModule, people: int, out: Path, sensitive: str, guide: Path | None
+    module: TabularDataModule, people: int, out: Path, sensitive: str, guide: Path | None, *, run: str
 ) -> Iterator[str]:
     yield f"Wrote {out}: {people:,} people, drawn at random. 'row' counts the rows of the data from 0."
     yield f"Fill in the column '{sensitive}' and change nothing else; no answer is an empty cell."
-    yield f"Then: correct RUN --survey {out}, or fit with --data.membership {out}."
+    yield f"Then: {shell_command('correct', run, '--survey', out)}, or fit with --data.membership {out}."
     if guide is not None:
         yield f"Wrote {guide}: hand it to each person, as answers are randomised."
     if people < MIN_SURVEY:

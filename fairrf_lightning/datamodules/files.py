@@ -229,7 +229,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"path: {path} cannot be read: {error.strerror or error}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def check_names(path: Path | str, names: list[str]) -> None:

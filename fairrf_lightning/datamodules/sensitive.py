@@ -87,7 +87,7 @@ def read_sample(
     try:
         raw = read_file(Path(path))
     except InputError as error:
-        raise InputError(f"{option} {str(error).removeprefix('path: ')}") from error
+        raise InputError(f"{option} {error}") from error
     columns = raw.table.column_names
     features = list(kinds or ()) if features is None else list(features)
     sensitive = sensitive or data.sensitive or _only_new_column(named, columns, data)

@@ -14,11 +14,18 @@ import torch
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.callbacks.run_files import PredictionWriter
 from fairrf_lightning.cli import main
+from fairrf_lightning.errors import InputError
 from tests.trainers import quiet_trainer
 
 CLI = Callable[[str], None]
 QUICK = "--trainer.max_epochs=1 --trainer.accelerator=cpu"
 LAST = "lightning_logs/version_0/checkpoints/last.ckpt"
+
+
+def predict(path: Path, outputs: dict[str, torch.Tensor]) -> None:
+    writer, trainer = PredictionWriter(str(path)), quiet_trainer(max_epochs=1)
+    writer.on_predict_batch_end(trainer, FairRFModule(), outputs)
+    writer.on_predict_end(trainer, FairRFModule())
 
 
 def gaps(folder: str) -> list[float]:
@@ -60,10 +67,22 @@ def test_a_table_gives_what_it_has(cli: CLI) -> None:
             assert (found["sex"] == table["sex"]).all()
 
 
+def test_columns_added_to_predictions_are_not_lost(tmp_path: Path) -> None:
+    path, outputs = tmp_path / "predictions.csv", {"row": torch.arange(4), "probability": torch.rand(4)}
+    path.write_text("row,probability\n0,0.5\n", encoding="utf-8")
+    predict(path, outputs)
+    mine = pd.read_csv(path).assign(gender=["f", "m", "f", "m"])
+    mine.to_csv(path, index=False)
+    with pytest.raises(InputError, match="has the column 'gender', which would be lost. Name another"):
+        predict(path, outputs)
+    assert pd.read_csv(path).equals(mine)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="this file is no CSV file"):
+        predict(path, outputs)
+
+
 def test_probabilities_of_several_classes_are_columns_of_their_own(tmp_path: Path) -> None:
-    writer, trainer = PredictionWriter(str(tmp_path / "predictions.csv")), quiet_trainer(max_epochs=1)
     outputs = {"row": torch.arange(4), "probability": torch.full((4, 3), 1 / 3)}
-    writer.on_predict_batch_end(trainer, FairRFModule(), outputs)
-    writer.on_predict_end(trainer, FairRFModule())
+    predict(tmp_path / "predictions.csv", outputs)
     written = pd.read_csv(tmp_path / "predictions.csv")
     assert written.columns.tolist() == ["row", "probability_0", "probability_1", "probability_2"]

@@ -32,7 +32,20 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
         ("grid --data my/people.csv", ["--data table --data.path my/people.csv"]),
         ("fit --data adult --model.etaa 0.5", ["etaa", "did you mean 'eta'"]),
         ("fit --data adult --data.batchsize 5", ["batchsize", "did you mean 'batch_size'"]),
-        ("fit --data adult --lamda.beta 1", ["--lamda.beta: no such option. All options: fit --help-all"]),
+        (
+            "fit --data adult --lamda.beta 1",
+            ["--lamda.beta: no such option. All options: ", " train.py fit --help-all"],
+        ),
+        ("fit --data table --data.path --data.related a", ["--data.path: expected a value."]),
+        ("fit --data adult --trainer.max_epochs", ["--trainer.max_epochs: expected a value."]),
+        ("audit best.ckpt --data.path --groups sex", ["--data.path: expected a value."]),
+        (
+            "fit --data table --data.path no.csv --data.target y --data.related a",
+            ["--data.path: there is no file or directory no.csv"],
+        ),
+        ("to_parquet no.csv out", ["error: no.csv cannot be read: No such file"]),
+        ("audit lightning_logs/version_9", ["version_9: there is no such file or folder"]),
+        ("test", ["test needs a trained model", " train.py test lightning_logs/version_0"]),
         ("fit --data adult --epochs 5", ["--epochs: no such option; did you mean --trainer.max_epochs?"]),
         ("fit --data adult --lr=0.1", ["did you mean --model.lr?"]),
         ("fit --data adult --batch_size 64", ["did you mean --data.batch_size?"]),
@@ -122,7 +135,7 @@ def test_a_damaged_file_of_the_user_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["test --data adult", "predict --data adult", "validate --data adult"])
 def test_an_untrained_model_is_not_evaluated(refused: Refused, command: str) -> None:
-    assert "--ckpt_path" in refused(command)
+    assert "needs a trained model: name its run" in refused(command)
 
 
 def test_what_a_checkpoint_contradicts_is_told(cli: Cli, refused: Refused) -> None:

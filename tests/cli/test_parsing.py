@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fairrf_lightning.cli.parsing import DataOptions, call, takes_options_of
+from fairrf_lightning.cli.parsing import DataOptions, DataOverrides, call, takes_options_of
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 
@@ -159,3 +159,12 @@ def test_a_command_takes_the_options_of_an_analysis(capsys: pytest.CaptureFixtur
     places = [shown.index(name) for name in ("--data NAME", "--min_rows N", "Smaller groups", "--out PATH")]
     assert places == sorted(places)
     assert "Passed on" not in shown
+
+
+def test_lists_among_the_options_of_a_checkpoint_need_no_brackets() -> None:
+    def measure(checkpoint: Path, *, data: DataOverrides) -> dict[str, Any]:
+        del checkpoint
+        return data.options
+
+    for text in ("--data.groups a,b --data.seed 3", "--data.groups=[a,b] --data.seed=3"):
+        assert call(measure, ["best.ckpt", *text.split()], "measure") == {"groups": ["a", "b"], "seed": 3}

@@ -19,7 +19,7 @@ def test_form_records_the_probability_and_is_never_overwritten(
     cli(f"survey draw 60 {SYNTHETIC} --randomized 0.25 --sensitive S")
     printed = capsys.readouterr().out
     assert "Wrote survey.csv: 60 people" in printed
-    assert "Then: correct RUN --survey survey.csv" in printed
+    assert " train.py correct RUN --survey survey.csv" in printed
     assert "251 to 1000: write down your own group" in Path("survey_instructions.txt").read_text("utf-8")
     form = pd.read_csv("survey.csv")
     assert form["randomized"].eq(0.25).all()
@@ -40,6 +40,7 @@ def test_form_records_the_probability_and_is_never_overwritten(
         (f"survey draw 60 {SYNTHETIC} --randomized 1", "expected a probability from 0 to 0.9"),
         (f"survey draw 60 {SYNTHETIC} --randomized 0.33333", "expected a multiple of 0.001"),
         ("survey plan 2", "--width 2.0: expected a width between 0 and 1"),
+        ("survey plan 0.1 --explained -0.5", "--explained -0.5: expected a share from 0 to below 1"),
         ("survey plan 0.1 --selected 0", "--selected 0.0: expected a share between 0 and 1"),
     ],
 )
