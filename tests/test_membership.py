@@ -134,10 +134,11 @@ def test_cross_fitting_does_not_use_a_persons_own_answer(data: SyntheticDataModu
     fitted = Membership.from_survey(survey, data).cross_fitted(survey)
     out = folds == 2
     strengths = np.logspace(-3, 0, 7)
+    inputs = survey.inputs.double().numpy()  # scikit-learn solves in the inputs' precision
     references = [
         LogisticRegression(C=strength, tol=1e-10, max_iter=10_000)
-        .fit(survey.inputs[~out].numpy(), survey.groups[~out].numpy())
-        .predict_proba(survey.inputs[out].numpy())[:, 1]
+        .fit(inputs[~out], survey.groups[~out].numpy())
+        .predict_proba(inputs[out])[:, 1]
         for strength in strengths
     ]
     differences = [float(np.abs(fitted[out].numpy() - reference).max()) for reference in references]

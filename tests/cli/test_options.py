@@ -86,10 +86,11 @@ def test_predictions_that_are_not_finite_are_not_written(cli: Cli, refused: Refu
     broken["state_dict"][name][0, 0] = torch.nan
     torch.save(broken, "broken.ckpt")
     data = "--data synthetic --data.n_rows 600 --ckpt_path broken.ckpt"
-    Path("predictions.csv").write_text("kept\n")
+    earlier = "row,probability,decision\n0,0.5,1\n"
+    Path("predictions.csv").write_text(earlier)
     message = refused(f"predict {data}")
     assert "probability of 180 of 180 rows (nothing is written): the predictions are not finite" in message
-    assert Path("predictions.csv").read_text() == "kept\n"
+    assert Path("predictions.csv").read_text() == earlier
     assert [path.name for path in Path().glob("*predictions*")] == ["predictions.csv"]
     for command in ("test", "validate"):
         assert "predictions are not finite" in refused(f"{command} {data}")

@@ -100,6 +100,7 @@ def test_it_is_not_saved_when_the_user_is_offline(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_missing_package_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
-    monkeypatch.delitem(sys.modules, "fairrf_lightning.tracking.dashboard", raising=False)
+    for module in ("cli", "tracking"):
+        monkeypatch.delitem(sys.modules, f"fairrf_lightning.{module}.dashboard", raising=False)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     assert install_command("wandb") in refused("dashboard --json")
