@@ -36,7 +36,15 @@ _AWS_CREDENTIALS = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_DENIED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "PERMISSION_DENIED", "UNAUTHENTICATED")
+_GCS_CREDENTIALS = ("GOOGLE_APPLICATION_CREDENTIALS",)
+_DENIED = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY_ID",
+    "SIGNATURE",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "OAUTH2",
+)
 _NO_SUPPORT = ("without", "not built with", "Unable to load", "Install ", "Protocol not known")
 
 
@@ -256,7 +264,10 @@ class ParquetDirectory:
     def _explained(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError, ImportError) as error:
+        except InputError:
+            raise
+        # GCS raises ValueError: pyarrow reports a file that it cannot open as closed, without the reason.
+        except (pa.ArrowException, OSError, ImportError, ValueError) as error:
             raise InputError(_explanation(what, error, is_remote=self.is_remote)) from error
 
 
@@ -287,7 +298,7 @@ def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:
 
 
 def _explanation(what: str, error: Exception, *, is_remote: bool) -> str:
-    text = first_line(error)
+    text = first_line(error).replace("I/O operation on closed file", "the storage did not send the file")
     scheme = what.partition("://")[0]
     if not is_remote:
         return f"{what} cannot be read: {text}"
@@ -298,13 +309,18 @@ def _explanation(what: str, error: Exception, *, is_remote: bool) -> str:
         return f"path: {what}: there is no such bucket."
     if isinstance(error, PermissionError) or any(part in text.upper() for part in _DENIED):
         return f"path: {what}: access is denied.\n{_credentials_advice(scheme)}"
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or "No such file" in text:  # of GCS, it is a plain OSError
         return f"path: {what} does not exist."
     return f"{what} cannot be read: {text}\nA run that this has ended can resume from its last checkpoint."
 
 
 def _credentials_advice(scheme: str) -> str:
-    found = any(name in os.environ for name in _AWS_CREDENTIALS) or Path("~/.aws").expanduser().exists()
-    if scheme == "s3" and not found:
+    if scheme == "s3" and not _has_credentials(_AWS_CREDENTIALS, "~/.aws"):
         return "There are no credentials in AWS_ACCESS_KEY_ID, AWS_PROFILE or ~/.aws."
+    if scheme in {"gs", "gcs"} and not _has_credentials(_GCS_CREDENTIALS, "~/.config/gcloud"):
+        return "There are no credentials in GOOGLE_APPLICATION_CREDENTIALS or of gcloud."
     return "The credentials in force must be allowed to list the folder and to read its files."
+
+
+def _has_credentials(variables: Sequence[str], folder: str) -> bool:
+    return any(name in os.environ for name in variables) or Path(folder).expanduser().exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -13,17 +12,14 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-import torch
 from pyarrow import fs
 
-from fairrf_lightning import FairRFModule
 from fairrf_lightning.cli import main
-from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.datamodules.parquet import ParquetDirectory
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import load_run
+from tests.datamodules.remote import FILES, copied, fit, put, put_people, refused, weights
 from tests.datamodules.test_streaming import loader, people, rows_of, table
-from tests.trainers import quiet_trainer
 
 pytest.importorskip("flask")
 moto_server = pytest.importorskip("moto.server")
@@ -31,7 +27,6 @@ serving = pytest.importorskip("werkzeug.serving")
 
 Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 BUCKET = "s3://people"
-FILES = 12
 _QUIET = "--trainer.accelerator cpu --trainer.enable_progress_bar false"
 
 
@@ -89,46 +84,10 @@ def storage(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[f
     system.delete_dir_contents("people")
 
 
-def put(system: fs.FileSystem, name: str, frame: pd.DataFrame) -> None:
-    packed = io.BytesIO()
-    frame.to_parquet(packed, index=False, row_group_size=50)
-    with system.open_output_stream(f"people/{name}") as out:
-        out.write(packed.getvalue())
-
-
-def put_people(system: fs.FileSystem, folder: str = "all") -> str:
-    frame = people()
-    for number in range(FILES):
-        put(system, f"{folder}/year={2020 + number % 3}/{number:02}.parquet", frame.iloc[number::FILES])
-    return f"{BUCKET}/{folder}"
-
-
-def copied(system: fs.FileSystem, folder: Path) -> str:
-    fs.copy_files(
-        "people/all", str(folder), source_filesystem=system, destination_filesystem=fs.LocalFileSystem()
-    )
-    return str(folder)
-
-
-def fit(path: str, folder: Path, epochs: int = 1, resume: Path | None = None) -> tuple[FairRFModule, Any]:
-    torch.manual_seed(0)
-    trainer = quiet_trainer(
-        default_root_dir=folder, max_epochs=epochs, num_sanity_val_steps=0, log_every_n_steps=1
-    )
-    model = FairRFModule(eta=0.3)
-    trainer.fit(model, datamodule=table(path, batch_size=64), ckpt_path=resume)
-    trainer.save_checkpoint(folder / f"{epochs}.ckpt")
-    return model, trainer
-
-
-def weights(model: FairRFModule) -> list[Any]:
-    return [parameter.tolist() for parameter in model.parameters()]
-
-
 def test_remote_and_local_tables_give_the_same_model_and_resume_exactly(
     storage: fs.FileSystem, tmp_path: Path
 ) -> None:
-    address = put_people(storage)
+    address = put_people(storage, BUCKET)
     local, _ = fit(copied(storage, tmp_path / "local"), tmp_path, epochs=2)
     remote, _ = fit(address, tmp_path, epochs=2)
     assert weights(local) == weights(remote)
@@ -145,7 +104,7 @@ def test_remote_and_local_tables_give_the_same_model_and_resume_exactly(
 def test_fault_within_an_epoch_is_retried(
     storage: fs.FileSystem, server: FaultyServer, fault: str, num_workers: int
 ) -> None:
-    data = table(put_people(storage))
+    data = table(put_people(storage, BUCKET))
     options: dict[str, Any] = {
         "shuffle": True,
         "buffer_size": 64,
@@ -162,7 +121,7 @@ def test_fault_within_an_epoch_is_retried(
 
 @pytest.mark.parametrize("fault", ["500", "dropped"])
 def test_lasting_fault_is_one_error(storage: fs.FileSystem, server: FaultyServer, fault: str) -> None:
-    data = table(put_people(storage))
+    data = table(put_people(storage, BUCKET))
     batches = iter(loader(data, shuffle=True, buffer_size=64, batch_size=16))
     next(batches)
     server.fail(fault, 1_000_000)
@@ -173,7 +132,7 @@ def test_lasting_fault_is_one_error(storage: fs.FileSystem, server: FaultyServer
 
 
 def test_changed_object_is_noticed(storage: fs.FileSystem) -> None:
-    data = table(put_people(storage))
+    data = table(put_people(storage, BUCKET))
     batches = iter(loader(data, shuffle=True, buffer_size=64, batch_size=16))
     next(batches)
     for number in range(FILES):  # of the same size, within the same second
@@ -185,7 +144,7 @@ def test_changed_object_is_noticed(storage: fs.FileSystem) -> None:
 
 
 def test_partitions_are_columns(storage: fs.FileSystem) -> None:
-    data = table(put_people(storage), related=["age", "year"])
+    data = table(put_people(storage, BUCKET), related=["age", "year"])
     assert data.encoder.kinds["year"] == "number"
     assert ParquetDirectory(data.path).empty_table.schema.field("year").type == pa.int32()
     years = {}
@@ -229,7 +188,7 @@ def test_commands_on_a_remote_table(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    address = put_people(storage)
+    address = put_people(storage, BUCKET)
     options = f"--data.path {address} --data.target hired --data.related [age,year] --data.sensitive sex"
     main(f"fit --data table {options} --data.batch_size 64 --trainer.max_epochs 2 {_QUIET}".split())
     run = "lightning_logs/version_0"
@@ -242,14 +201,6 @@ def test_commands_on_a_remote_table(
     main(f"report {run}".split())
     assert "Test split" in capsys.readouterr().out
     assert list(Path(run).rglob("report.html"))
-
-
-def refused(path: str) -> str:
-    with pytest.raises(InputError) as caught:
-        TableDataModule(path, target="hired", related=["age"]).setup("fit")
-    message = str(caught.value)
-    assert len(message.splitlines()) <= 3
-    return message
 
 
 def test_errors_name_their_cause(
