@@ -16,6 +16,8 @@ from torch import Tensor
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, Stack, run_settings
+from paper.plans import ETAS
+from paper.reproduce import reproduce
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
@@ -83,11 +85,26 @@ def test_the_command_gives_the_same_rows(engine: str, tmp_path: Path) -> None:
     for backend in ("loky", engine):
         options = ["--max_models", "2", "--backend", backend, "--out", str(tmp_path / backend)]
         subprocess.run([*command, *options], check=True)
-    here, there = (
-        pd.read_csv(tmp_path / backend / "results.csv", dtype=str).set_index("key").sort_index()
-        for backend in ("loky", engine)
-    )
+    here, there = rows(tmp_path / "loky"), rows(tmp_path / engine)
     assert len(here) == 3 * 2
+    pd.testing.assert_frame_equal(here, there, check_like=True)
+
+
+def rows(folder: Path) -> pd.DataFrame:
+    """Return the results as they were written, by key."""
+    return pd.read_csv(folder / "results.csv", dtype=str).set_index("key").sort_index()
+
+
+def test_the_reproduction_gives_the_same_rows(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ETAS, "compas", (0.3,))
+    monkeypatch.setattr("paper.plans.ARL_LRS", (0.1,))
+    monkeypatch.setattr("paper.plans.KSMOTE_ETAS", (0.6,))
+    for backend in ("loky", engine):
+        reproduce(only=["compas"], seeds=2, epochs=2, workers=2, backend=backend, out=tmp_path / backend)
+    here, there = rows(tmp_path / "loky"), rows(tmp_path / engine)
+    assert {"vanilla", "constrain_s", "arl", "ksmote", "remove_r", "fairrf"} <= set(here["method"])
     pd.testing.assert_frame_equal(here, there, check_like=True)
 
 

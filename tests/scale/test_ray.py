@@ -70,9 +70,9 @@ def cluster() -> Iterator[tuple[Host, Host, Path]]:
 
 
 def _ray_start(host: Host, *options: str) -> None:
-    ray = str(Path(sys.executable).with_name("ray"))
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]  # the command, whatever folder holds it
     sizes = ["--num-cpus=1", "--object-store-memory=100000000", f"--node-ip-address={host.address}"]
-    process = host.start([ray, "start", *options, *sizes], **SETTINGS)
+    process = host.start([*ray, "start", *options, *sizes], **SETTINGS)
     assert process.wait(timeout=200) == 0, host.output
 
 
