@@ -14,14 +14,16 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar
 
 import joblib
@@ -353,13 +355,52 @@ def _cluster(backend: str) -> Iterator[None]:
             own = import_module("ray.util.joblib.ray_backend").RayBackend  # it reads RAY_ADDRESS
             # Ray inherits this from joblib's own pool, which cannot return results as they come; Ray's can.
             joblib.register_parallel_backend("ray", type("_Ray", (own,), {"supports_return_generator": True}))
-        make_client = import_module("distributed").Client if backend == "dask" else nullcontext
+        dask = import_module("distributed") if backend == "dask" else None
     except ImportError as error:
         raise InputError(
             f"--backend {backend} is not installed: pip install 'fairrf-lightning[{backend}]'"
         ) from error
-    with make_client():  # it reads DASK_SCHEDULER_ADDRESS
+    if not dask:
         yield
+        return
+    joblib.register_parallel_backend("dask", _dask_backend())
+    try:
+        with dask.Client():  # it reads DASK_SCHEDULER_ADDRESS
+            yield
+    except dask.KilledWorker as error:
+        raise InputError(
+            "a task was given up because its workers were killed, perhaps because memory ran out: run again "
+            "with a smaller --max_models; finished models are kept."
+        ) from error
+
+
+def _dask_backend() -> type:
+    """Return joblib's backend for Dask, in which tasks are unpacked where they run and all errors arrive.
+
+    A Dask worker unpacks a task in the thread that talks to the scheduler. The imports of a task would
+    silence this thread, and an error there would end the worker. joblib passes on what a task raises, but
+    would wait forever for a task that Dask itself has given up.
+    """
+    pack = import_module("cloudpickle").dumps
+    own: type = import_module("joblib._dask").DaskDistributedBackend
+
+    # Not a function of this module, because Dask would import the module to unpack it.
+    def unpack_and_call(packed: bytes) -> object:
+        from pickle import loads  # noqa: PLC0415 - sent without its globals
+
+        function, args, kwargs = loads(packed)  # noqa: S301 - our own bytes
+        return function(*args, **kwargs)
+
+    def submit(self: Any, batch: Any, callback: Callable[[object], None]) -> Future[Any]:
+        try:
+            items: list[Any] = [(unpack_and_call, (pack(item),), {}) for item in batch.items]
+        except (AttributeError, TypeError) as error:
+            raise pickle.PicklingError(str(error)) from error
+        future: Future[Any] = own.submit(self, SimpleNamespace(items=items), callback)  # type: ignore[attr-defined]
+        future.add_done_callback(lambda done: callback(done.exception()) if done.exception() else None)
+        return future
+
+    return type("_Dask", (own,), {"submit": submit})
 
 
 @contextmanager

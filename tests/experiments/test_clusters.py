@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,6 +80,44 @@ def test_an_error_of_the_input_is_that_of_one_process(engine: str) -> None:
         run_settings(data, [Setting()], [0, 13], SHORT, max_models=1, workers=None, backend=engine)
 
 
+def unpacked(here: int) -> "Unpackable":
+    if os.getpid() != here:
+        raise ModuleNotFoundError("No module named 'package_of_the_user'")
+    return Unpackable(here)
+
+
+class Unpackable:
+    """Data that another process cannot unpack, as where a package is missing."""
+
+    def __init__(self, here: int) -> None:
+        self.here = here
+
+    def __call__(self, seed: int) -> SyntheticDataModule:
+        return DATA(seed=seed)
+
+    def __reduce__(self) -> tuple[Callable[[int], "Unpackable"], tuple[int]]:
+        return unpacked, (self.here,)
+
+
+def test_a_task_that_cannot_begin_ends_the_command(engine: str) -> None:
+    data = Unpackable(os.getpid())
+    with pytest.raises(Exception, match="No module named 'package_of_the_user'"):
+        run_settings(data, [Setting()], [0, 1], SHORT, max_models=1, workers=None, backend=engine)
+
+
+def test_data_that_cannot_be_sent_to_dask_are_explained(engine: str) -> None:
+    if engine != "dask":
+        pytest.skip("Ray raises its own error")
+    lock = threading.Lock()
+
+    def make_data(seed: int) -> SyntheticDataModule:
+        with lock:
+            return DATA(seed=seed)
+
+    with pytest.raises(InputError, match=r"cannot pickle '_thread.lock'"):
+        run_settings(make_data, [Setting()], [0, 1], SHORT, max_models=1, workers=None, backend=engine)
+
+
 def test_the_command_gives_the_same_rows(engine: str, tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "train.py"), "grid", "--data", "synthetic", "--data.n_rows", "1000"]
     command += ["--eta", "0.2,0.6", "--seeds", "2", "--epochs", "2", "--plot", "false", "--report", "false"]
@@ -114,6 +153,31 @@ def die_once(stack: Stack, marker: Path) -> dict[str, Tensor]:
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return stack.evaluate()
+
+
+def die(stack: Stack) -> dict[str, Tensor]:
+    del stack
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def test_a_task_that_kills_each_worker_of_dask_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with pytest.importorskip("dask").config.set({"distributed.scheduler.allowed-failures": 0}):
+        for _ in start_dask(monkeypatch, tmp_path):
+            with pytest.raises(InputError, match=r"workers were killed.*finished models are kept"):
+                run_settings(
+                    DATA,
+                    [Setting()],
+                    [0, 1],
+                    SHORT,
+                    max_models=1,
+                    workers=None,
+                    backend="dask",
+                    evaluate=die,
+                )
 
 
 # The last one: joblib computes here while a cluster has one worker only.
