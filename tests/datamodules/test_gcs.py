@@ -82,7 +82,7 @@ def test_remote_and_local_tables_give_the_same_model_and_resume_exactly(
     assert weights(resumed) == weights(remote)
 
 
-@pytest.mark.parametrize("fault", ["500", "dropped"])
+@pytest.mark.parametrize("fault", ["dropped", pytest.param("500", marks=pytest.mark.slow)])
 def test_fault_within_an_epoch_is_retried(storage: fs.FileSystem, fail: Fail, fault: str) -> None:
     data = table(put_people(storage, BUCKET), related=["age", "year"])
     options: dict[str, Any] = {"shuffle": True, "buffer_size": 64, "batch_size": 16}
@@ -94,7 +94,7 @@ def test_fault_within_an_epoch_is_retried(storage: fs.FileSystem, fail: Fail, fa
     assert fail(fault, 0) == 0
 
 
-@pytest.mark.parametrize("fault", ["500", "dropped"])
+@pytest.mark.parametrize("fault", ["500", pytest.param("dropped", marks=pytest.mark.slow)])
 def test_lasting_fault_is_one_error(storage: fs.FileSystem, fail: Fail, fault: str) -> None:
     data = table(put_people(storage, BUCKET) + "?retry_limit_seconds=1")
     batches = iter(loader(data, shuffle=True, buffer_size=64, batch_size=16))
