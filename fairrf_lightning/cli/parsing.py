@@ -19,7 +19,7 @@ import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fairrf_lightning.cli.errors import explain, unknown_option
+from fairrf_lightning.cli.errors import NO_DATA, explain, unknown_option
 from fairrf_lightning.cli.short_names import (
     COMMANDS_OF_LIGHTNING,
     LIST_OPTIONS,
@@ -388,7 +388,7 @@ def _value(one: _Parameter, options: Namespace, given: _Given) -> Any:
     if one.kind is not DataOptions or (value is None and one.default is None):
         return value
     if value is None:
-        raise InputError(f"{given.command}: no data: name a data set, for example --data adult.")
+        raise InputError(f"{given.command}: {NO_DATA}")
     spec = value.as_dict()
     return DataOptions(spec["class_path"], dict(spec.get("init_args") or {}), tuple(given.data_args))
 

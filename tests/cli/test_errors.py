@@ -30,7 +30,11 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
             ["--data people.csv: this is a file", "--data table --data.path people.csv"],
         ),
         ("grid --data my/people.csv", ["--data table --data.path my/people.csv"]),
-        ("fit --data adult --model.etaa 0.5", ["etaa", "did you mean 'eta'"]),
+        ("fit --data.path people.csv", ["no data: name a data set", "--data table for a file of your own"]),
+        (
+            "fit --data adult --model.etaa 0.5",
+            ["error: --model: FairRFModule: Option 'etaa' is not accepted; did you mean 'eta'"],
+        ),
         ("fit --data adult --data.batchsize 5", ["batchsize", "did you mean 'batch_size'"]),
         (
             "fit --data adult --lamda.beta 1",
