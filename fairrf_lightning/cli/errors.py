@@ -15,7 +15,7 @@ from fairrf_lightning.presets import accepted_options, import_class
 
 NO_DATA = "no data: name a data set, for example --data adult, or --data table for a file of your own."
 _NOISE = re.compile(
-    r"Does not validate|Subtypes:|Errors:|Given value|Requirement '"
+    r"Does not validate|Subtypes:|Errors:|Given value"
     r"|- Expected a <class '(NoneType|bool|collections.abc.Iterable)'>"
 )
 _OF_THE_PARSER = re.compile(r"Parser key|Does not validate|Problem with given class_path")
@@ -23,6 +23,7 @@ _PLAIN = (
     (re.compile(r"^- "), ""),
     (re.compile(r'^Parser key "([\w.]+)":$'), r"--\1:"),
     (re.compile(r"Problem with given class_path '(?:\w+\.)*(\w+)':"), r"\1:"),
+    (re.compile(r"Requirement '(.+)' not met\. HINT: Try running `(.+)`"), r"needs the package \1; run: \2"),
     (re.compile(r"Expected an? <class '([\w.]+)'>"), r"expected \1"),
     (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
 )
