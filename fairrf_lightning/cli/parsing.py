@@ -311,7 +311,7 @@ class _Given:
                 self._add(name, [value] if equals else self._take(name, args, len(bare)))
             else:
                 known = [one.name for one in parameters.values() if not one.is_positional]
-                raise InputError(f"{command} {key}: no such option; {did_you_mean(key[2:], known)}")
+                raise unknown_option(key, known, shell_command(*command.split(), "--help"))
         missing = [name for name in self._positional if name not in self.values]
         for name, value in zip(missing, bare, strict=False):
             self._add(name, [value])

@@ -51,6 +51,10 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
         ("audit lightning_logs/version_9", ["version_9: there is no such file or folder"]),
         ("test", ["test needs a trained model", " train.py test lightning_logs/version_0"]),
         ("fit --data adult --epochs 5", ["--epochs: no such option; did you mean --trainer.max_epochs?"]),
+        (
+            "grid --path people.csv",
+            ["--path: no such option; did you mean --data.path?", " train.py grid --help"],
+        ),
         ("fit --data adult --lr=0.1", ["did you mean --model.lr?"]),
         ("fit --data adult --batch_size 64", ["did you mean --data.batch_size?"]),
         ("fit --data adult --trainer.max_epohcs 5", ["did you mean --trainer.max_epochs?"]),
