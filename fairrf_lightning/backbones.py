@@ -84,13 +84,14 @@ class LinearSVM(Linear):
 
 
 # Short names on the command line and in Python.
-BackboneName: TypeAlias = Literal["mlp", "linear", "svm"]
+BACKBONES: dict[str, type[nn.Module]] = {"mlp": MLP, "linear": Linear, "svm": LinearSVM}
 if TYPE_CHECKING:
+    BackboneName: TypeAlias = str
     Backbone: TypeAlias = Callable[[int], nn.Module] | BackboneName
 else:
+    BackboneName = Literal[tuple(BACKBONES)]  # the choices on the command line
     # The command line expands the names first: jsonargparse's errors for a union do not name the option.
     Backbone = Callable[[int], nn.Module]
-BACKBONES: dict[BackboneName, type[nn.Module]] = {"mlp": MLP, "linear": Linear, "svm": LinearSVM}
 
 
 def find_backbone(backbone: str | Callable[[int], nn.Module]) -> Callable[[int], nn.Module]:
@@ -104,10 +105,9 @@ def find_backbone(backbone: str | Callable[[int], nn.Module]) -> Callable[[int],
     """
     if not isinstance(backbone, str):
         return backbone
-    for name, kind in BACKBONES.items():
-        if backbone == name:
-            return kind
-    raise InputError(f"backbone = {backbone!r}: no such name; {did_you_mean(backbone, BACKBONES)}")
+    if backbone not in BACKBONES:
+        raise InputError(f"backbone = {backbone!r}: no such name; {did_you_mean(backbone, BACKBONES)}")
+    return BACKBONES[backbone]
 
 
 def build_backbone(make: Callable[[int], nn.Module], n_features: int, num_classes: int) -> nn.Module:

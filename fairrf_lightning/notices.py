@@ -79,7 +79,7 @@ def collapse_notice(penalty: RelatedFeaturePenalty) -> str | None:
 
 
 def outcome_line(values: list[tuple[str, float, float]], statistic: str, epochs: int, eta: float) -> str:
-    """Return the line on the penalties in training, and on those that did not fall.
+    """Return the line on the penalties in training, and on those that rose.
 
     The ``values`` are the name of each related feature, its R in the first and in the last epoch. A rise is
     not a fault: an untrained model predicts almost the same for all rows, so it starts near 0.
@@ -94,8 +94,8 @@ def outcome_line(values: list[tuple[str, float, float]], statistic: str, epochs:
     line = f"|{statistic}| with the prediction, training rows, first -> last of {epochs} epochs: {rows}"
     if risen := [name for name, first, last in values if not last < first]:
         line += (
-            f". It did not fall for {', '.join(risen)}: an untrained model starts near 0. Compare with a run "
-            f"with eta 0, or raise eta (now {eta:g})."
+            f". It rose for {', '.join(risen)}, which is usual: an untrained model starts near 0. The effect "
+            f"of the penalty shows against a run with eta 0 (now {eta:g})."
         )
     return line
 

@@ -105,7 +105,7 @@ def backbones(data: str) -> list[Plan]:
     betas = {"linear": 0.4, "svm": 0.6, "mlp": HYPERPARAMETERS[data][1]}  # the paper's
     settings = [Setting(eta=0.0, backbone=name, method="vanilla") for name in ("linear", "svm", "mlp")]
     for name, eta in product(("linear", "svm", "mlp"), ETAS[data]):
-        settings.append(Setting(eta=eta, beta=betas[name], backbone=name))  # type: ignore[arg-type]
+        settings.append(Setting(eta=eta, beta=betas[name], backbone=name))
     return [Plan("backbones", data, tuple(settings))]
 
 

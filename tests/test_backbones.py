@@ -106,7 +106,7 @@ def test_every_short_name_of_the_command_line_is_known() -> None:
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(InputError, match="backbone = 'lineer': no such name; did you mean 'linear'"):
-        FairRFModule(3, RELATED, backbone="lineer")  # type: ignore[arg-type]
+        FairRFModule(3, RELATED, backbone="lineer")
 
 
 def test_a_checkpoint_remembers_the_name(tmp_path: Path) -> None:

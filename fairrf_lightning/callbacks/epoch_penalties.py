@@ -55,7 +55,7 @@ class EpochPenalties:
             self._parts, self._merged = [], []
 
     def report(self) -> None:
-        """Log ``R`` of the first and of the last epoch, and the features whose ``R`` did not fall."""
+        """Log ``R`` of the first and of the last epoch, and the features whose ``R`` rose."""
         if self.first is None or self.last is None:
             return
         first, last = self.first.tolist(), self.last.tolist()

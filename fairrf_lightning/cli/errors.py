@@ -13,14 +13,17 @@ from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.messages import shell_command
 from fairrf_lightning.presets import accepted_options, import_class
 
+NO_DATA = "no data: name a data set, for example --data adult, or --data table for a file of your own."
 _NOISE = re.compile(
-    r"Does not validate|Subtypes:|Errors:|Given value|Requirement '"
+    r"Does not validate|Subtypes:|Errors:|Given value"
     r"|- Expected a <class '(NoneType|bool|collections.abc.Iterable)'>"
 )
 _OF_THE_PARSER = re.compile(r"Parser key|Does not validate|Problem with given class_path")
 _PLAIN = (
     (re.compile(r"^- "), ""),
-    (re.compile(r'^Parser key "([\w.]+)":$'), r"\1:"),
+    (re.compile(r'^Parser key "([\w.]+)":$'), r"--\1:"),
+    (re.compile(r"Problem with given class_path '(?:\w+\.)*(\w+)':"), r"\1:"),
+    (re.compile(r"Requirement '(.+)' not met\. HINT: Try running `(.+)`"), r"needs the package \1; run: \2"),
     (re.compile(r"Expected an? <class '([\w.]+)'>"), r"expected \1"),
     (re.compile(r"Expected a typing\.Literal\[(.*?)\]"), r"expected one of \1"),
 )
@@ -87,8 +90,10 @@ def explain(error: BaseException) -> str:
         if isinstance(cause, InputError):
             return _DATA_OPTION.sub(r"--data.\1", str(cause))
         cause = cause.__cause__ or cause.__context__
-    if re.search(r"arguments are required: (\w+\.)?data$", str(error)):
-        return "no data: name a data set, for example --data adult."
+    if re.search(
+        r"arguments are required: (\w+\.)?data$|class_path 'lightning.LightningDataModule'", str(error)
+    ):
+        return NO_DATA
     return _useful_lines(str(error)) + _suggestion(str(error))
 
 

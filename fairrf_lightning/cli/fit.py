@@ -37,7 +37,7 @@ from fairrf_lightning.checkpoints import (
     load_checkpoint,
     restoring,
 )
-from fairrf_lightning.cli.errors import explain
+from fairrf_lightning.cli.errors import NO_DATA, explain
 from fairrf_lightning.cli.output import (
     ProgressLine,
     print_next_commands,
@@ -104,7 +104,7 @@ class FairRFCLI(LightningCLI):
         model_args = config.model.get("init_args") or {}
         if "eta" in model_args and model_args["eta"] is None:
             model_args["eta"] = values.get("eta", 0.3)
-        _place_logs(config.trainer)
+        _place_logs(config.trainer, self.subcommand)
         replace_wandb_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
@@ -263,8 +263,10 @@ def _check_callback(callback: Any, config: Namespace) -> None:
     )
 
 
-def _place_logs(trainer: Namespace) -> None:
-    """Choose the CSV logger by default, and ``default_root_dir`` for loggers without a folder."""
+def _place_logs(trainer: Namespace, command: str | None) -> None:
+    """Choose the CSV logger for ``fit`` by default, and ``default_root_dir`` for loggers without a folder."""
+    if trainer.logger is None and command != "fit":
+        trainer.logger = False  # or else a folder that looks like one of a run
     if trainer.logger in (None, True):
         trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
     root = str(Path(trainer.get("default_root_dir") or ".").expanduser())
@@ -293,7 +295,7 @@ def _prepare_checkpoint(config: Any) -> None:
 
 def _recommended(config: Any) -> dict[str, float]:
     if not config.get("data"):
-        raise InputError("no data: name a data set, for example --data adult.")
+        raise InputError(NO_DATA)
     options = config.data.get("init_args") or {}
     if options.get("membership") is not None:
         return {}  # the recommended eta is one for the related features

@@ -148,7 +148,9 @@ def _method(model: str) -> Method:
     for name in names:
         if model in (name, MODEL_CLASSES[name]):
             return name
-    raise InputError(f"--model {model}: no such grid; {did_you_mean(model, names)}")
+    if "." not in model:
+        raise InputError(f"--model {model}: no such name; {did_you_mean(model, names)}")
+    raise InputError(f"--model {model}: a grid trains {' and '.join(names)} only; train other models by fit.")
 
 
 def read_seeds(text: str) -> list[int]:

@@ -110,7 +110,7 @@ Data:
 
 Model:
   --model.eta X              weight of the penalty; 0 trains the vanilla model
-  --model.backbone NAME      mlp, linear, svm, or the path of a class of yours
+  --model.backbone NAME      {backbones}
   --model.lr X               learning rate (0.001)
   --model.statistic NAME     covariance, correlation or hsic (non-linear)
   --model.given NAME         all rows, or positives for equal opportunity
@@ -124,7 +124,7 @@ FairRF:
 Training:
   --trainer.max_epochs N     number of epochs (20)
   --trainer.devices N, --trainer.accelerator NAME, --trainer.precision NAME
-  --trainer.logger NAME      csv, tensorboard, wandb or false (csv)
+  --trainer.logger NAME      {loggers}
   --trainer.callbacks+=NAME  {callbacks}
   --checkpoint.monitor NAME  metric that chooses the checkpoint (val_objective)
   --ckpt_path FILE           resume from a checkpoint
@@ -222,12 +222,17 @@ def _training_help(name: str, about: str) -> str:
     if name != "fit":
         own, path = _OWN.get(name, ""), _PATH.get(name, _MOVED)
         return _EVALUATE.format(program=program, name=name, about=about, own=own, path=path)
-    from fairrf_lightning.cli.short_names import METHODS  # noqa: PLC0415 - reads the presets
+    from fairrf_lightning.cli.short_names import METHODS, SHORT_NAMES  # noqa: PLC0415 - reads the presets
     from fairrf_lightning.presets import preset_names  # noqa: PLC0415
 
-    callbacks = [one for one in preset_names("callbacks") if one not in _BUILT_IN]
-    data = _fill(preset_names("datamodules"))
-    return _FIT.format(program=program, data=data, methods=_fill(METHODS), callbacks=_fill(callbacks))
+    return _FIT.format(
+        program=program,
+        data=_fill(preset_names("datamodules")),
+        backbones=_fill([*SHORT_NAMES["model.backbone"], "or the path of a class of yours"]),
+        methods=_fill(METHODS),
+        loggers=_fill([*SHORT_NAMES["trainer.logger"], "or false (csv)"]),
+        callbacks=_fill(one for one in preset_names("callbacks") if one not in _BUILT_IN),
+    )
 
 
 def _fill(names: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fairrf_lightning.cli.errors import explain, unknown_option
+from fairrf_lightning.cli.errors import NO_DATA, explain, unknown_option
 from fairrf_lightning.cli.short_names import (
     COMMANDS_OF_LIGHTNING,
     LIST_OPTIONS,
@@ -311,7 +311,7 @@ class _Given:
                 self._add(name, [value] if equals else self._take(name, args, len(bare)))
             else:
                 known = [one.name for one in parameters.values() if not one.is_positional]
-                raise InputError(f"{command} {key}: no such option; {did_you_mean(key[2:], known)}")
+                raise unknown_option(key, known, shell_command(*command.split(), "--help"))
         missing = [name for name in self._positional if name not in self.values]
         for name, value in zip(missing, bare, strict=False):
             self._add(name, [value])
@@ -388,7 +388,7 @@ def _value(one: _Parameter, options: Namespace, given: _Given) -> Any:
     if one.kind is not DataOptions or (value is None and one.default is None):
         return value
     if value is None:
-        raise InputError(f"{given.command}: no data: name a data set, for example --data adult.")
+        raise InputError(f"{given.command}: {NO_DATA}")
     spec = value.as_dict()
     return DataOptions(spec["class_path"], dict(spec.get("init_args") or {}), tuple(given.data_args))
 

@@ -22,8 +22,8 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
     "data": class_presets(),
     "model": MODEL_CLASSES,
     "model.backbone": {
-        "linear": "fairrf_lightning.backbones.Linear",
         "mlp": "fairrf_lightning.backbones.MLP",
+        "linear": "fairrf_lightning.backbones.Linear",
         "svm": "fairrf_lightning.backbones.LinearSVM",
     },
     "trainer.logger": {

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
-from fairrf_lightning.cli.short_names import split_options
+from fairrf_lightning.cli.short_names import as_list, split_options
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.messages import shell_command
 from fairrf_lightning.suggest import suggest
@@ -42,4 +42,6 @@ def fit_command(args: Sequence[str], related: Sequence[str], sensitive: str | No
     options = split_options(list(args))
     kept = [arg for key, _, typed in options if key not in related_options for arg in typed]
     kept += [] if sensitive is None else [f"--data.sensitive={sensitive}"]
-    return shell_command("fit", *kept, f"--data.related={json.dumps(list(related), ensure_ascii=False)}")
+    plain, exact = ",".join(related), json.dumps(list(related), ensure_ascii=False)
+    value = plain if as_list(plain) == exact else exact  # names may contain commas or spaces at the ends
+    return shell_command("fit", *kept, f"--data.related={value}")

@@ -320,7 +320,7 @@ def test_a_run_without_s_is_refused_as_well(cli: CLI, refused: Refused) -> None:
     [
         ("--groups race --prob probb", "no column 'probb'; did you mean 'prob'"),
         ("", "--groups is not given"),
-        ("--groups race --nonsense 1", "audit --nonsense: no such option"),
+        ("--groups race --nonsense 1", "--nonsense: no such option. All options: "),
         ("--groups prob", "combinations of values"),
         ("--groups sex,target", "--groups target: this column is the true class"),
         ("--groups prob,other", "too many to be groups"),

@@ -30,7 +30,11 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
             ["--data people.csv: this is a file", "--data table --data.path people.csv"],
         ),
         ("grid --data my/people.csv", ["--data table --data.path my/people.csv"]),
-        ("fit --data adult --model.etaa 0.5", ["etaa", "did you mean 'eta'"]),
+        ("fit --data.path people.csv", ["no data: name a data set", "--data table for a file of your own"]),
+        (
+            "fit --data adult --model.etaa 0.5",
+            ["error: --model: FairRFModule: Option 'etaa' is not accepted; did you mean 'eta'"],
+        ),
         ("fit --data adult --data.batchsize 5", ["batchsize", "did you mean 'batch_size'"]),
         (
             "fit --data adult --lamda.beta 1",
@@ -47,6 +51,10 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
         ("audit lightning_logs/version_9", ["version_9: there is no such file or folder"]),
         ("test", ["test needs a trained model", " train.py test lightning_logs/version_0"]),
         ("fit --data adult --epochs 5", ["--epochs: no such option; did you mean --trainer.max_epochs?"]),
+        (
+            "grid --path people.csv",
+            ["--path: no such option; did you mean --data.path?", " train.py grid --help"],
+        ),
         ("fit --data adult --lr=0.1", ["did you mean --model.lr?"]),
         ("fit --data adult --batch_size 64", ["did you mean --data.batch_size?"]),
         ("fit --data adult --trainer.max_epohcs 5", ["did you mean --trainer.max_epochs?"]),
@@ -64,6 +72,10 @@ TRAIN = Path(__file__).resolve().parents[2] / "train.py"
         ("fit --data adult --model.statistic cov", ["covariance", "cov"]),
         ("fit --data adult --model.lr 0", ["lr = 0.0", "positive"]),
         ("fit --data adult --trainer.logger wanb", ["wanb", "did you mean 'wandb'?"]),
+        (
+            "fit --data adult --trainer.logger lightning.pytorch.loggers.MLFlowLogger",
+            ["MLFlowLogger: needs the package mlflow>=1.0.0; run: pip install -U 'mlflow>=1.0.0'"],
+        ),
         ("fit --data adult --trainer.devices two", ["devices"]),
         ("fit --data adult --trainer.max_epochs many", ["trainer.max_epochs: expected int; Got value: many"]),
         ("fit --data adult --trainer.logger wandb --trainer.logger.projekt x", ["did you mean 'project'? "]),

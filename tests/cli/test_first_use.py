@@ -135,3 +135,11 @@ def test_a_test_on_another_table_ends_with_a_note(cli: Cli, capsys: pytest.Captu
     assert note not in capsys.readouterr().out
     cli(f"test {options} two.csv --ckpt_path lightning_logs/version_0/checkpoints/best.ckpt")
     assert any(note in line for line in capsys.readouterr().out.strip().splitlines()[-2:])
+
+
+def test_only_training_adds_a_folder_of_a_run(cli: Cli) -> None:
+    cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 1")
+    main(["predict", "lightning_logs/version_0"])
+    main(["test", "lightning_logs/version_0"])
+    main(["validate", "lightning_logs/version_0"])
+    assert [path.name for path in Path("lightning_logs").iterdir()] == ["version_0"]

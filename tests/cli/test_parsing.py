@@ -90,7 +90,7 @@ def test_flags_dashes_and_earlier_names_are_understood() -> None:
     [
         ("", "audit needs source: Checkpoint or file"),
         ("a b", "audit: unexpected argument 'b'"),
-        ("a --grops sex", "audit --grops: no such option; did you mean 'groups'?"),
+        ("a --grops sex", "--grops: no such option; did you mean --groups? All options: "),
         ("a --min_rows x", "--min_rows: expected int"),
         ("a --kind gpa", "--kind: "),
         ("a --levels 0.5,high", "--levels: "),
@@ -151,7 +151,7 @@ def test_a_command_takes_the_options_of_an_analysis(capsys: pytest.CaptureFixtur
         "out": Path("x"),
         "data": "SyntheticDataModule",
     }
-    with pytest.raises(InputError, match="mine --groups: no such option"):
+    with pytest.raises(InputError, match=r"--groups: no such option.* mine --help"):
         call(command, ["--data", "synthetic", "--groups", "a"], "mine")
     with pytest.raises(SystemExit):
         call(command, ["--help"], "mine")

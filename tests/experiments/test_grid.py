@@ -108,6 +108,10 @@ def test_a_grid_of_ksmote_is_one_on_balanced_data(capsys: pytest.CaptureFixture[
         ([*SMALL, "--eta", "-1"], "eta = -1"),
         ([*SMALL, "--beta", "0"], "beta = 0"),
         ([*SMALL, "--model", "alr"], "did you mean 'arl'"),
+        (
+            [*SMALL, "--model", "my.Own"],
+            "--model my.Own: a grid trains fairrf and arl only; train other models by fit",
+        ),
         ([*SMALL, "--method", "arl", "--adversary_lr", "-1"], "adversary_lr = -1"),
         ([*SMALL, "--method", "arl", "--eta", "0.3"], "--eta 0.3: it has no effect on arl"),
         ([*SMALL, "--method", "arl", "--beta", "0.3"], "--beta 0.3: it has no effect on arl"),
