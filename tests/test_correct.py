@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from lightning import Trainer, seed_everything
+from lightning import seed_everything
 
 from fairrf_lightning import FairRFModule, InputError
 from fairrf_lightning.checkpoints import WholeFileIO
@@ -22,21 +22,13 @@ from fairrf_lightning.estimate import NOTHING_CHANGED
 from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
 from fairrf_lightning.survey import Survey
-
-QUICK: dict[str, Any] = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
+from tests.trainers import quiet_trainer
 
 
 def train(folder: Path, **options: Any) -> Path:
     seed_everything(0, verbose=False)
     data = SyntheticDataModule(n_rows=12_000, seed=0, **options)
-    trainer = Trainer(max_epochs=3, num_sanity_val_steps=0, **QUICK)
+    trainer = quiet_trainer(max_epochs=3)
     trainer.fit(FairRFModule(backbone="linear", eta=0.0, lr=0.05), datamodule=data)
     trainer.save_checkpoint(folder / "best.ckpt")
     return folder / "best.ckpt"
@@ -94,9 +86,9 @@ def test_corrected_checkpoint_is_an_ordinary_one(
     accuracy = float(((rows.probabilities >= 0.5) == (rows.target > 0.5)).double().mean())
     assert accuracy == pytest.approx(result.after.accuracy, abs=1e-9)
     module, data = FairRFModule(backbone="linear", eta=0.0), SyntheticDataModule(n_rows=12_000, seed=0)
-    (measured,) = Trainer(**QUICK).test(module, datamodule=data, ckpt_path=str(path), verbose=False)
+    (measured,) = quiet_trainer().test(module, datamodule=data, ckpt_path=str(path), verbose=False)
     assert measured["test_acc"] == pytest.approx(accuracy, abs=1e-6)
-    batches: Any = Trainer(**QUICK).predict(module, datamodule=data, ckpt_path=str(path))
+    batches: Any = quiet_trainer().predict(module, datamodule=data, ckpt_path=str(path))
     plain = evaluate(load_run(checkpoint))
     assert torch.allclose(batches[0]["uncorrected_probability"].double(), plain.probabilities, atol=1e-6)
     assert torch.allclose(batches[0]["probability"].double(), rows.probabilities, atol=1e-6)
@@ -107,7 +99,7 @@ def test_corrected_checkpoint_is_an_ordinary_one(
 
 def test_corrected_model_is_not_trained_further(result: CorrectionResult, tmp_path: Path) -> None:
     path = save(result, tmp_path / "corrected.ckpt")
-    trainer = Trainer(max_epochs=9, num_sanity_val_steps=0, **QUICK)
+    trainer = quiet_trainer(max_epochs=9)
     module, data = (
         FairRFModule(backbone="linear", eta=0.0, lr=0.05),
         SyntheticDataModule(n_rows=12_000, seed=0),

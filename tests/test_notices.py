@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, LightningModule
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
@@ -20,7 +20,8 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import model_notices
-from tests.test_module import PeopleData, quiet_trainer
+from tests.test_module import PeopleData
+from tests.trainers import quiet_trainer
 
 Cli: TypeAlias = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
@@ -191,14 +192,7 @@ def test_an_attached_penalty_counts_as_the_tested_checkpoint_has_it(
     loader = DataLoader(TensorDataset(torch.randn(64, 2)), batch_size=16)
     fairness = RelatedFeaturePenalty({"age": [0], "zip": [1]}, eta=0.5)
     callback = LambdaUpdateCallback(penalty=fairness, module="net")
-    trainer = Trainer(
-        max_epochs=epochs,
-        callbacks=[PretrainCallback(epochs=1), callback],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(max_epochs=epochs, callbacks=[PretrainCallback(epochs=1), callback])
     module = Foreign()
     trainer.fit(module, loader)
     path = tmp_path / "kept.ckpt"
