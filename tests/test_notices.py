@@ -81,7 +81,9 @@ def test_few_steps_are_called_vanilla() -> None:
 
 def test_fast_dev_run_says_that_nothing_is_trained(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     cli("fit --data synthetic --data.n_rows 600 --trainer.fast_dev_run true")
-    first, second = notes(capsys.readouterr().out)[-2:]
+    printed = capsys.readouterr().out
+    assert "Test split" not in printed
+    first, second = notes(printed)[-2:]
     assert first.startswith("fast_dev_run")
     assert second.startswith(VANILLA)
 
