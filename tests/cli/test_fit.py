@@ -115,7 +115,7 @@ def test_the_saved_config_repeats_the_run(cli: Cli) -> None:
 
 def test_config_files_may_use_short_names(cli: Cli) -> None:
     Path("my.yaml").write_text(
-        "data: adult\nmodel:\n  class_path: fairrf\n  init_args:\n    backbone: linear\n    eta: 0.1\n"
+        "data: synthetic\nmodel:\n  class_path: fairrf\n  init_args:\n    backbone: linear\n    eta: 0.1\n"
         "trainer:\n  max_epochs: 1\n  logger: csv\n"
     )
     cli("fit --config my.yaml")
@@ -126,12 +126,12 @@ def test_config_files_may_use_short_names(cli: Cli) -> None:
 def test_data_finds_the_users_presets(cli: Cli) -> None:
     Path("datamodules").mkdir()
     Path("datamodules/young.yaml").write_text(
-        "class_path: adult\ninit_args:\n  related: [age]\n  batch_size: 4096\n"
+        "class_path: synthetic\ninit_args:\n  related: [height]\n  n_rows: 600\n"
     )
     cli("fit --data young --trainer.max_epochs=1")
     config = yaml.safe_load(Path("lightning_logs/version_0/config.yaml").read_text())
-    assert config["data"]["class_path"] == "fairrf_lightning.datamodules.AdultDataModule"
-    assert config["data"]["init_args"]["related"] == ["age"]
+    assert config["data"]["class_path"] == "fairrf_lightning.datamodules.SyntheticDataModule"
+    assert config["data"]["init_args"]["related"] == ["height"]
 
 
 def test_the_checkpoint_can_be_chosen_by_a_gap(cli: Cli) -> None:
