@@ -13,8 +13,8 @@ from fairrf_lightning.callbacks import CorrectionCallback
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.load import load_run
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
-from fairrf_lightning.survey import Survey
 from tests.dropin.test_side_channel import Strict
+from tests.surveys import survey_of
 from tests.trainers import quiet_trainer
 
 
@@ -25,19 +25,13 @@ def data() -> SyntheticDataModule:
     return made
 
 
-def survey_of(data: SyntheticDataModule) -> Survey:
-    (rows,) = data.rows_of("train")
-    inputs, groups, target, row = (rows[key][:400] for key in ("inputs", "groups", "target", "row"))
-    return Survey(inputs, groups, target, row, ("a", "b"), name="group")
-
-
 def dp_gap(preds: Tensor, rows: dict[str, Tensor]) -> float:
     return float(GroupCounts.of(preds, rows["target"], rows["groups"], 2).gap(GAPS["dp_gap"]))
 
 
 def test_module_is_corrected_at_the_end_of_fit(data: SyntheticDataModule, tmp_path: Path) -> None:
     seed_everything(0, verbose=False)
-    callback = CorrectionCallback(survey_of(data), goal="dp=0.10", max_accuracy_loss=0.1)
+    callback = CorrectionCallback(survey_of(data, 400), goal="dp=0.10", max_accuracy_loss=0.1)
     module = FairRFModule(backbone="linear", eta=0.0, lr=0.05)
     trainer = quiet_trainer(callbacks=callback, max_epochs=3)
     trainer.fit(module, datamodule=data)
@@ -96,6 +90,6 @@ def test_sources_that_cannot_be_used(data: SyntheticDataModule) -> None:
     with pytest.raises(InputError, match=r"no\.csv cannot be read"):
         quiet_trainer(callbacks=CorrectionCallback("no.csv"), max_epochs=1).fit(module, datamodule=data)
     assert not any(weight.grad is not None for weight in module.parameters())  # before training
-    callback = CorrectionCallback(survey_of(data))
+    callback = CorrectionCallback(survey_of(data, 400))
     with pytest.raises(InputError, match="For other modules, give membership"):
         quiet_trainer(callbacks=callback, max_epochs=1).fit(Strict(), datamodule=data)
