@@ -180,6 +180,15 @@ def test_an_attached_penalty_takes_the_place_of_the_built_in_update(
     assert "lambda was never updated" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:.*validation_step", "ignore:.*val_dataloader")
+def test_the_built_in_update_attaches_a_penalty_to_a_module_of_the_users(cli: Cli) -> None:
+    Path("own_module_of_a_user.py").write_text(MODULE)
+    attached = "--lambda_update.penalty RelatedFeaturePenalty --lambda_update.module net"
+    related = '--lambda_update.penalty.related {"age":[0]}'
+    cli(f"fit --model own_module_of_a_user.Mine {SMALL} {attached} {related}")
+    assert "penalty/age" in (RUN / "metrics.csv").read_text()
+
+
 @pytest.mark.parametrize(("rows", "batch", "interval"), [(20_000, 512, 50), (1000, 64, 6), (60, 16, 1)])
 def test_batches_and_updates_follow_the_training_rows(rows: int, batch: int, interval: int) -> None:
     data = SyntheticDataModule(n_rows=rows, seed=0)
