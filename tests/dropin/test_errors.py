@@ -311,11 +311,7 @@ class EnginePrecision(Precision):
 
 def test_a_strategy_that_runs_backward_itself_is_refused() -> None:
     with pytest.raises(InputError, match=r"SingleDeviceStrategy does not call LightningModule\.backward"):
-        fit(
-            Foreign(),
-            *own_callbacks(penalty=make_penalty(), module="net"),
-            plugins=[EnginePrecision()],
-        )
+        fit(Foreign(), *own_callbacks(penalty=make_penalty(), module="net"), plugins=[EnginePrecision()])
 
 
 class TeacherAfterwards(Foreign):
