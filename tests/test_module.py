@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import Callback, LightningDataModule, Trainer, seed_everything
+from lightning import LightningDataModule, seed_everything
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.tuner.tuning import Tuner
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.functional import feature_penalties
 from fairrf_lightning.metrics import DemographicParityGap
+from tests.dropin.test_validation_penalty import Logged
 from tests.trainers import quiet_trainer
 
 RELATED = {"age": [0], "job": [1, 2]}
@@ -279,25 +280,6 @@ class Recorder(FairRFModule):
             self.penalty.train()
         self.seen.append((float(self.task_loss(logits, batch["target"])), float(penalty)))
         return super().training_step(batch)
-
-
-class Logged(Callback):
-    """Keeps what was logged of each epoch of training; the module logs it after this epoch's end."""
-
-    def __init__(self) -> None:
-        self.values: list[dict[str, float]] = []
-
-    def keep(self, trainer: Trainer) -> None:
-        if "train_loss" in trainer.logged_metrics:
-            self.values.append({name: float(value) for name, value in trainer.logged_metrics.items()})
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        del pl_module
-        self.keep(trainer)
-
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        del pl_module
-        self.keep(trainer)
 
 
 def test_epoch_logs_the_mean_loss_and_penalty_of_its_own_batches() -> None:
