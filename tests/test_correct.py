@@ -11,43 +11,31 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from lightning import Trainer, seed_everything
+from lightning import seed_everything
 
 from fairrf_lightning import FairRFModule, InputError
 from fairrf_lightning.checkpoints import WholeFileIO
 from fairrf_lightning.correct import CorrectionResult, correct
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.estimate import NOTHING_CHANGED
 from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
 from fairrf_lightning.survey import Survey
-
-QUICK: dict[str, Any] = {
-    "accelerator": "cpu",
-    "devices": 1,
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
+from tests.surveys import write_survey
+from tests.trainers import quiet_trainer
 
 
 def train(folder: Path, **options: Any) -> Path:
     seed_everything(0, verbose=False)
     data = SyntheticDataModule(n_rows=12_000, seed=0, **options)
-    trainer = Trainer(max_epochs=3, num_sanity_val_steps=0, **QUICK)
+    trainer = quiet_trainer(max_epochs=3)
     trainer.fit(FairRFModule(backbone="linear", eta=0.0, lr=0.05), datamodule=data)
     trainer.save_checkpoint(folder / "best.ckpt")
     return folder / "best.ckpt"
 
 
-def write_survey(checkpoint: Path, people: int, **options: Any) -> Path:
-    data = load_run(checkpoint).data
-    form = draw_form(data, people, "group", seed=1, **options)
-    path = checkpoint.parent / f"survey_{people}.csv"
-    form.assign(group=data.read()["group"].iloc[form["row"]].to_numpy()).to_csv(path, index=False)
-    return path
+def survey(checkpoint: Path, people: int) -> Path:
+    return write_survey(load_run(checkpoint).data, people, checkpoint.with_name("survey.csv"), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +45,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(checkpoint: Path) -> CorrectionResult:
-    return correct(checkpoint, survey=write_survey(checkpoint, 400), goal="dp=0.10", max_accuracy_loss=0.1)
+    return correct(checkpoint, survey=survey(checkpoint, 400), goal="dp=0.10", max_accuracy_loss=0.1)
 
 
 def gaps(run: Run) -> dict[str, float]:
@@ -94,20 +82,20 @@ def test_corrected_checkpoint_is_an_ordinary_one(
     accuracy = float(((rows.probabilities >= 0.5) == (rows.target > 0.5)).double().mean())
     assert accuracy == pytest.approx(result.after.accuracy, abs=1e-9)
     module, data = FairRFModule(backbone="linear", eta=0.0), SyntheticDataModule(n_rows=12_000, seed=0)
-    (measured,) = Trainer(**QUICK).test(module, datamodule=data, ckpt_path=str(path), verbose=False)
+    (measured,) = quiet_trainer().test(module, datamodule=data, ckpt_path=str(path), verbose=False)
     assert measured["test_acc"] == pytest.approx(accuracy, abs=1e-6)
-    batches: Any = Trainer(**QUICK).predict(module, datamodule=data, ckpt_path=str(path))
+    batches: Any = quiet_trainer().predict(module, datamodule=data, ckpt_path=str(path))
     plain = evaluate(load_run(checkpoint))
     assert torch.allclose(batches[0]["uncorrected_probability"].double(), plain.probabilities, atol=1e-6)
     assert torch.allclose(batches[0]["probability"].double(), rows.probabilities, atol=1e-6)
     assert torch.equal(batches[0]["decision"].bool(), rows.probabilities >= 0.5)
     with pytest.raises(InputError, match="corrected already"):
-        correct(path, survey=write_survey(checkpoint, 400))
+        correct(path, survey=survey(checkpoint, 400))
 
 
 def test_corrected_model_is_not_trained_further(result: CorrectionResult, tmp_path: Path) -> None:
     path = save(result, tmp_path / "corrected.ckpt")
-    trainer = Trainer(max_epochs=9, num_sanity_val_steps=0, **QUICK)
+    trainer = quiet_trainer(max_epochs=9)
     module, data = (
         FairRFModule(backbone="linear", eta=0.0, lr=0.05),
         SyntheticDataModule(n_rows=12_000, seed=0),
@@ -139,7 +127,7 @@ def test_other_gap_that_grows_is_named(result: CorrectionResult) -> None:
 
 
 def test_unreachable_goal_is_stopped_by_the_budget(checkpoint: Path) -> None:
-    found = correct(checkpoint, survey=write_survey(checkpoint, 400), goal="dp=0.01", max_accuracy_loss=0.01)
+    found = correct(checkpoint, survey=survey(checkpoint, 400), goal="dp=0.01", max_accuracy_loss=0.01)
     assert found.outcome is not None
     assert f"stopped by the accuracy budget (0.01) at dp = {found.outcome.gap_after:.3f}" in repr(found)
     assert found.outcome.gap_after > 0.01
@@ -148,7 +136,7 @@ def test_unreachable_goal_is_stopped_by_the_budget(checkpoint: Path) -> None:
 def test_no_gap_is_left_alone(tmp_path: Path) -> None:
     fair = {"bias": 0.0, "correlations": {"a": (0.5, 0.0), "b": (0.0, 0.5)}}
     checkpoint = train(tmp_path, **fair)
-    found = correct(checkpoint, survey=write_survey(checkpoint, 400))
+    found = correct(checkpoint, survey=survey(checkpoint, 400))
     assert found.correction is None
     assert found.after is None
     assert NOTHING_CHANGED in repr(found)
@@ -190,8 +178,7 @@ def test_one_source_of_knowledge(checkpoint: Path) -> None:
 
 
 def test_equal_opportunity_lowers_the_true_gap(checkpoint: Path, tmp_path: Path) -> None:
-    survey = write_survey(checkpoint, 2000)
-    found = correct(checkpoint, survey=survey, goal="eo", max_accuracy_loss=0.1)
+    found = correct(checkpoint, survey=survey(checkpoint, 2000), goal="eo", max_accuracy_loss=0.1)
     after = gaps(load_run(save(found, tmp_path / "corrected.ckpt")))
     assert after["eo_gap"] < 0.05 < gaps(load_run(checkpoint))["eo_gap"]
 

@@ -17,6 +17,7 @@ from fairrf_lightning.functional import powered_rates
 from fairrf_lightning.membership import Membership
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
 from fairrf_lightning.survey import Survey
+from tests.surveys import survey_of
 
 
 def load_benchmark() -> ModuleType:
@@ -37,13 +38,8 @@ def data() -> SyntheticDataModule:
 
 
 def parts(data: SyntheticDataModule, people: int) -> tuple[dict[str, Tensor], Survey]:
-    (rows,) = data.rows_of("train")
     (pool,) = data.rows_of("test")
-    chosen = slice(0, people)
-    survey = Survey(
-        rows["inputs"][chosen], rows["groups"][chosen], rows["target"][chosen], None, ("a", "b"), name="group"
-    )
-    return pool, survey
+    return pool, replace(survey_of(data, people), rows=None)
 
 
 def decide(inputs: Tensor) -> Tensor:

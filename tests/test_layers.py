@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,31 +74,26 @@ def test_imports_point_downwards() -> None:
     assert not found
 
 
+@cache
+def loaded(code: str) -> set[str]:
+    """Return the modules that a new interpreter has loaded after running this code."""
+    code = f"import sys; {code}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
 @pytest.mark.parametrize("imported", ["fairrf_lightning", "fairrf_lightning.module"])
 def test_the_core_loads_no_analysis(imported: str) -> None:
-    code = f"import {imported}, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[1] for name in done.stdout.split() if name.startswith("fairrf_lightning.")}
-    assert not loaded & {
-        "audit",
-        "report",
-        "tracking",
-        "experiments",
-        "certificate",
-        "suggest",
-        "load",
-        "cli",
-    }
+    names = loaded(f"import {imported}")
+    found = {name.split(".")[1] for name in names if name.startswith("fairrf_lightning.")}
+    analyses = {"audit", "report", "tracking", "experiments", "certificate", "suggest", "load", "cli"}
+    assert not found & analyses
 
 
 def test_a_module_needs_no_pandas() -> None:
-    code = "import fairrf_lightning.module, sys; print('pandas' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert "pandas" not in loaded("import fairrf_lightning.module")
 
 
 def test_help_needs_no_torch() -> None:
-    code = "import sys; from fairrf_lightning.cli.main import help_text; help_text(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[0] for name in done.stdout.split()}
-    assert not loaded & {"torch", "lightning", "jsonargparse", "rich", "pandas"}
+    found = loaded("from fairrf_lightning.cli.main import help_text; help_text()")
+    assert not found & {"torch", "lightning", "jsonargparse", "rich", "pandas"}

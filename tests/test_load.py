@@ -58,11 +58,10 @@ def printed_gap(text: str) -> float:
 @pytest.mark.parametrize(
     "options",
     [
-        "--data compas --data.seed 3",
+        "--data compas --data.seed 3 --data.eval_batch_size 999",
         "--data compas --method arl",
         "--data compas --method remove_r",
         f"{SYNTHETIC} --method ksmote --data.ksmote.n_clusters 3",
-        "--data adult --data.eval_batch_size 999",
         TABLE,
         f"{SYNTHETIC} --model.backbone my_code.Mine",
     ],

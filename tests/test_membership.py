@@ -19,6 +19,7 @@ from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.functional import fit_logistic, ridge_membership
 from fairrf_lightning.membership import FOLDS, Membership, folds_of
 from fairrf_lightning.survey import Survey
+from tests.surveys import survey_of
 
 
 def answers(num_people: int, columns: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -35,19 +36,6 @@ def data() -> SyntheticDataModule:
     made = SyntheticDataModule(n_rows=8000, seed=0)
     made.setup()
     return made
-
-
-def survey_of(data: SyntheticDataModule, num_people: int, part: str = "train") -> Survey:
-    (batch,) = data.rows_of(part)
-    chosen = slice(0, num_people)
-    return Survey(
-        batch["inputs"][chosen],
-        batch["groups"][chosen],
-        batch["target"][chosen],
-        batch["row"][chosen],
-        ("a", "b"),
-        name="group",
-    )
 
 
 @pytest.mark.parametrize("strength", [0.001, 0.1, 10.0])

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import Callback, LightningDataModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
+from lightning import LightningDataModule, seed_everything
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.tuner.tuning import Tuner
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,16 +19,10 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.functional import feature_penalties
 from fairrf_lightning.metrics import DemographicParityGap
+from tests.dropin.test_validation_penalty import Logged
+from tests.trainers import quiet_trainer
 
 RELATED = {"age": [0], "job": [1, 2]}
-quiet_trainer = partial(
-    Trainer,
-    accelerator="cpu",
-    logger=False,
-    enable_progress_bar=False,
-    enable_model_summary=False,
-    enable_checkpointing=False,
-)
 
 
 def people(rows: int = 600) -> dict[str, Tensor]:
@@ -170,26 +164,6 @@ def test_lambda_is_float32_in_any_precision(precision: Any) -> None:
     assert not torch.allclose(module.penalty.weights, torch.tensor(0.5))
 
 
-def test_a_resumed_run_ends_bit_identical(tmp_path: Path) -> None:
-    def fit(epochs: int, folder: str, ckpt_path: Path | None = None) -> FairRFModule:
-        seed_everything(3, verbose=False)
-        module = FairRFModule(backbone=partial(MLP, dropout=0.0), eta=0.6)
-        callbacks = [
-            PretrainCallback(epochs=1),
-            LambdaUpdateCallback(beta=0.2, every_n_steps=4),
-            ModelCheckpoint(tmp_path / folder, save_top_k=0, save_last=True),
-        ]
-        trainer = quiet_trainer(max_epochs=epochs, callbacks=callbacks, enable_checkpointing=True)
-        trainer.fit(module, PeopleData(), ckpt_path=ckpt_path, weights_only=True)
-        return module
-
-    whole = fit(6, "whole").state_dict()
-    fit(3, "half")
-    resumed = fit(6, "half", tmp_path / "half" / "last.ckpt").state_dict()
-    assert whole.keys() == resumed.keys()
-    torch.testing.assert_close(resumed, whole, rtol=0, atol=0)
-
-
 def test_weight_averaging_works_once_the_module_knows_the_data() -> None:
     module = FairRFModule(backbone=Linear)
     data = PeopleData()
@@ -308,40 +282,13 @@ class Recorder(FairRFModule):
         return super().training_step(batch)
 
 
-class Logged(Callback):
-    """Keeps what was logged of each epoch of training; the module logs it after this epoch's end."""
-
-    def __init__(self) -> None:
-        self.values: list[dict[str, float]] = []
-
-    def keep(self, trainer: Trainer) -> None:
-        if "train_loss" in trainer.logged_metrics:
-            self.values.append({name: float(value) for name, value in trainer.logged_metrics.items()})
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        del pl_module
-        self.keep(trainer)
-
-    def on_train_end(self, trainer: Trainer, pl_module: Any) -> None:
-        del pl_module
-        self.keep(trainer)
-
-
 def test_epoch_logs_the_mean_loss_and_penalty_of_its_own_batches() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(300, 3, generator=generator)
     target = (inputs.sum(1) > 0).float()
     module = Recorder(n_features=3, related={"age": [0], "job": [1]}, backbone=Linear, eta=2.0, lr=0.1)
     logged = Logged()
-    trainer = Trainer(
-        max_epochs=3,
-        accelerator="cpu",
-        logger=False,
-        callbacks=[logged],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(max_epochs=3, callbacks=[logged])
     rows = {"inputs": inputs, "target": target}
     trainer.fit(module, TensorBatches(rows, 60, shuffle=True), TensorBatches(rows, 60))
     assert len(module.seen) == 3 * 5

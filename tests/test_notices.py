@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, LightningModule
 from torch.utils.data import DataLoader, TensorDataset
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
@@ -20,7 +20,9 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import model_notices
-from tests.test_module import PeopleData, quiet_trainer
+from tests.dropin.test_side_channel import Strict
+from tests.test_module import PeopleData
+from tests.trainers import quiet_trainer
 
 Cli: TypeAlias = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
@@ -80,7 +82,9 @@ def test_few_steps_are_called_vanilla() -> None:
 
 def test_fast_dev_run_says_that_nothing_is_trained(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     cli("fit --data synthetic --data.n_rows 600 --trainer.fast_dev_run true")
-    first, second = notes(capsys.readouterr().out)[-2:]
+    printed = capsys.readouterr().out
+    assert "Test split" not in printed
+    first, second = notes(printed)[-2:]
     assert first.startswith("fast_dev_run")
     assert second.startswith(VANILLA)
 
@@ -167,39 +171,16 @@ def test_columns_with_a_protected_name_are_named(cli: Cli, capsys: pytest.Captur
     assert "protected by name" not in capsys.readouterr().out
 
 
-class Foreign(LightningModule):
-    """A module that knows nothing of the penalty."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = torch.nn.Linear(2, 1)
-
-    def training_step(self, batch: list[torch.Tensor]) -> torch.Tensor:
-        return torch.nn.functional.softplus(self.net(batch[0])).mean()
-
-    def test_step(self, batch: list[torch.Tensor]) -> None:
-        self.log("test_loss", self.net(batch[0]).mean())
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
+@pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*")
 @pytest.mark.parametrize(("epochs", "is_vanilla"), [(1, True), (2, False)])
 def test_an_attached_penalty_counts_as_the_tested_checkpoint_has_it(
     tmp_path: Path, epochs: int, *, is_vanilla: bool
 ) -> None:
-    loader = DataLoader(TensorDataset(torch.randn(64, 2)), batch_size=16)
+    loader = DataLoader(TensorDataset(torch.randn(64, 6), torch.ones(64)), batch_size=16)
     fairness = RelatedFeaturePenalty({"age": [0], "zip": [1]}, eta=0.5)
     callback = LambdaUpdateCallback(penalty=fairness, module="net")
-    trainer = Trainer(
-        max_epochs=epochs,
-        callbacks=[PretrainCallback(epochs=1), callback],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    module = Foreign()
+    trainer = quiet_trainer(max_epochs=epochs, callbacks=[PretrainCallback(epochs=1), callback])
+    module = Strict()
     trainer.fit(module, loader)
     path = tmp_path / "kept.ckpt"
     trainer.save_checkpoint(path)

@@ -16,7 +16,8 @@ from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.experiments import Schedule, Setting, Stack
 from fairrf_lightning.functional import Rule, lambda_cost, solve_lambda
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
-from tests.test_module import RELATED, PeopleData, quiet_trainer
+from tests.test_module import RELATED, PeopleData
+from tests.trainers import quiet_trainer
 
 FOUND = torch.tensor([0.3, 0.1, 0.05])
 

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule, Trainer, seed_everything
+from lightning import seed_everything
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -14,21 +13,9 @@ from fairrf_lightning.callbacks import CorrectionCallback
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.load import load_run
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
-from fairrf_lightning.survey import Survey
-
-
-def quick_trainer(callback: CorrectionCallback, **options: Any) -> Trainer:
-    return Trainer(
-        accelerator="cpu",
-        devices=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        callbacks=[callback],
-        **options,
-    )
+from tests.dropin.test_side_channel import Strict
+from tests.surveys import survey_of
+from tests.trainers import quiet_trainer
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +25,15 @@ def data() -> SyntheticDataModule:
     return made
 
 
-def survey_of(data: SyntheticDataModule) -> Survey:
-    (rows,) = data.rows_of("train")
-    inputs, groups, target, row = (rows[key][:400] for key in ("inputs", "groups", "target", "row"))
-    return Survey(inputs, groups, target, row, ("a", "b"), name="group")
-
-
 def dp_gap(preds: Tensor, rows: dict[str, Tensor]) -> float:
     return float(GroupCounts.of(preds, rows["target"], rows["groups"], 2).gap(GAPS["dp_gap"]))
 
 
 def test_module_is_corrected_at_the_end_of_fit(data: SyntheticDataModule, tmp_path: Path) -> None:
     seed_everything(0, verbose=False)
-    callback = CorrectionCallback(survey_of(data), goal="dp=0.10", max_accuracy_loss=0.1)
+    callback = CorrectionCallback(survey_of(data, 400), goal="dp=0.10", max_accuracy_loss=0.1)
     module = FairRFModule(backbone="linear", eta=0.0, lr=0.05)
-    trainer = quick_trainer(callback, max_epochs=3)
+    trainer = quiet_trainer(callbacks=callback, max_epochs=3)
     trainer.fit(module, datamodule=data)
     assert module.correction is callback.correction is not None
     (rows,) = data.rows_of("test")
@@ -68,27 +49,6 @@ def test_module_is_corrected_at_the_end_of_fit(data: SyntheticDataModule, tmp_pa
     trainer.fit_loop.max_epochs = 4
     trainer.fit(module, datamodule=data)  # trains without the correction, then corrects again
     assert module.correction is callback.correction is not None
-
-
-class Foreign(LightningModule):
-    """A module that knows nothing of this package."""
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.net = nn.Linear(columns, 1)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        found: Tensor = self.net(inputs)
-        return found
-
-    def training_step(self, batch: list[Tensor]) -> Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(self(batch[0]).squeeze(1), batch[1])
-
-    def validation_step(self, batch: list[Tensor]) -> None:
-        del batch
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=0.05)
 
 
 def test_foreign_module_keeps_its_outputs(data: SyntheticDataModule) -> None:
@@ -113,8 +73,8 @@ def test_foreign_module_keeps_its_outputs(data: SyntheticDataModule) -> None:
     callback = CorrectionCallback(
         membership=lambda inputs: known(inputs).squeeze(1).sigmoid(), goal="dp=0.05", max_accuracy_loss=0.1
     )
-    module = Foreign(data.n_features)
-    quick_trainer(callback, max_epochs=3).fit(module, loaders[0], loaders[1])
+    module = Strict()
+    quiet_trainer(callbacks=callback, max_epochs=10).fit(module, loaders[0], loaders[1])
     (test,) = data.rows_of("test")
     with torch.no_grad():
         probs = module(test["inputs"]).squeeze(1).sigmoid()
@@ -128,8 +88,8 @@ def test_sources_that_cannot_be_used(data: SyntheticDataModule) -> None:
         CorrectionCallback()
     module = FairRFModule(backbone="linear", eta=0.0)
     with pytest.raises(InputError, match=r"no\.csv cannot be read"):
-        quick_trainer(CorrectionCallback("no.csv"), max_epochs=1).fit(module, datamodule=data)
+        quiet_trainer(callbacks=CorrectionCallback("no.csv"), max_epochs=1).fit(module, datamodule=data)
     assert not any(weight.grad is not None for weight in module.parameters())  # before training
-    callback = CorrectionCallback(survey_of(data))
+    callback = CorrectionCallback(survey_of(data, 400))
     with pytest.raises(InputError, match="For other modules, give membership"):
-        quick_trainer(callback, max_epochs=1).fit(Foreign(6), datamodule=data)
+        quiet_trainer(callbacks=callback, max_epochs=1).fit(Strict(), datamodule=data)

@@ -36,18 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.setattr(sys, "argv", ["train.py"])
         quiet = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
-        main(
-            [
-                "fit",
-                *quiet,
-                "--data",
-                "compas",
-                "--trainer.max_epochs",
-                "4",
-                "--lambda_update.every_n_steps",
-                "5",
-            ]
-        )
+        main(["fit", *quiet, "--data=compas", "--trainer.max_epochs=4", "--lambda_update.every_n_steps=5"])
     return folder / "lightning_logs/version_0/checkpoints/last.ckpt"
 
 
@@ -288,11 +277,15 @@ def fitted(data: TabularDataModule, eta: float) -> FairRFModule:
     return module.eval()
 
 
+@pytest.fixture(scope="module", params=[AdultDataModule, COMPASDataModule])
+def real_data(request: pytest.FixtureRequest) -> TabularDataModule:
+    data: TabularDataModule = request.param(seed=0)
+    return data
+
+
 @pytest.mark.parametrize("eta", [0.0, 0.6], ids=["vanilla", "fairrf"])
-@pytest.mark.parametrize("make", [AdultDataModule, COMPASDataModule])
-def test_bounds_hold_on_test_rows(make: type[TabularDataModule], eta: float) -> None:
-    data = make(seed=0)
-    module = fitted(data, eta)
+def test_bounds_hold_on_test_rows(real_data: TabularDataModule, eta: float) -> None:
+    data, module = real_data, fitted(real_data, eta)
     rows = {key: torch.cat([batch[key] for batch in data.rows_of("test")]) for key in ("inputs", "groups")}
     with torch.no_grad():
         probabilities = module.penalty.probabilities(module(rows["inputs"]))

@@ -15,19 +15,11 @@ import torch
 from fairrf_lightning.audit import predictions as predictions_module
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.load import load_run
+from tests.surveys import write_survey
 
 Run = Callable[[str], str]
 ROWS = "--data.n_rows 4000 --data.seed 0"
-
-
-def write_survey(path: Path, people: int = 400) -> None:
-    data = SyntheticDataModule(n_rows=4000, seed=0)
-    assert data.sensitive is not None
-    form = draw_form(data, people, data.sensitive)
-    form[data.sensitive] = data.read()[data.sensitive].iloc[form["row"]].to_numpy()
-    form.to_csv(path, index=False)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +37,7 @@ def run(
     """Run a command next to a survey and a checkpoint, and return its output and errors."""
     monkeypatch.chdir(tmp_path)
     Path("best.ckpt").write_bytes(trained.read_bytes())
-    write_survey(Path("survey.csv"))
+    write_survey(SyntheticDataModule(n_rows=4000, seed=0), 400, Path("survey.csv"))
     capsys.readouterr()
 
     def call(command: str) -> str:
@@ -90,11 +82,6 @@ def test_report_is_on_the_corrected_decisions(run: Run, trained: Path) -> None:
         run(f"report {trained.with_name(f'{name}.ckpt')} --out {name}")
         assert expected in Path(name, "model_card.md").read_text("utf-8")
         assert ({before, after} - {expected}).pop() not in Path(name, "model_card.md").read_text("utf-8")
-
-
-def test_budget_stops_an_unreachable_goal(run: Run) -> None:
-    printed = run("correct best.ckpt --survey survey.csv --goal dp=0.001 --max_accuracy_loss 0.002")
-    assert "Stopped by the accuracy budget (0.002) at dp = 0." in printed
 
 
 def test_published_statistics_give_a_certificate_and_no_estimate(run: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -31,22 +30,6 @@ def test_a_model_with_almost_only_one_decision_ends_with_a_note(
     main(["report", "lightning_logs/version_0"])
     card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
     assert card.casefold().count(ALMOST) == 1
-
-
-def test_an_ordinary_model_has_no_such_note(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli("fit --data synthetic --trainer.max_epochs 4")
-    assert ALMOST not in capsys.readouterr().out
-
-
-def test_an_audit_reads_the_file_that_predict_writes(cli: Cli) -> None:
-    cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 2")
-    cli("predict --data synthetic --ckpt_path lightning_logs/version_0/checkpoints/best.ckpt")
-    rows = pd.read_csv("predictions.csv")
-    rows["sex"] = np.where(np.arange(len(rows)) % 2, "f", "m")
-    rows.to_csv("scores.csv", index=False)
-    main(["audit", "--predictions", "scores.csv", "--groups", "sex"])
-    result = json.loads(Path("audit/audit.json").read_text(encoding="utf-8"))
-    assert result["overall"]["selection_rate"] == pytest.approx(rows["decision"].mean())
 
 
 def test_a_grid_names_the_columns_that_only_some_seeds_have(
@@ -77,14 +60,6 @@ def test_no_word_of_the_grid_table_is_cut_at_80_columns(
     assert "…" not in printed
 
 
-def test_a_card_says_where_the_commands_are(cli: Cli) -> None:
-    cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 2")
-    main(["report", "lightning_logs/version_0"])
-    card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
-    section = card.split("## Certificate without the sensitive attribute")[1].split("\n## ")[0]
-    assert section.rstrip().endswith("`report.html` has the commands.")
-
-
 @pytest.mark.parametrize("column", ["prob", "against"])
 def test_an_audit_names_a_model_with_almost_only_one_decision(
     column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -109,17 +84,6 @@ def test_two_runs_with_the_same_options_are_told_apart(cli: Cli) -> None:
     main(["report", "lightning_logs/version_0", "--against", "lightning_logs/version_1"])
     card = Path("lightning_logs/version_0/model_card.md").read_text(encoding="utf-8")
     assert "compared with FairRF, eta 0.7, beta 0.5 (version\\_1)." in card
-
-
-def test_help_names_every_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    printed = capsys.readouterr().out
-    for name in ("audit", "certify", "grid", "report", "suggest", "sweep", "to_parquet"):
-        assert name in printed
 
 
 @pytest.mark.filterwarnings("ignore:.*is not the table")

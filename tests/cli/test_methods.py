@@ -35,9 +35,14 @@ def test_arl_says_what_its_adversary_did(cli: CLI, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_trains_on_adult(method: str, cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_method_trains_on_adult_and_is_tested_as_it_was_trained(
+    method: str, cli: CLI, capsys: pytest.CaptureFixture[str]
+) -> None:
     cli(f"fit --data adult --method {method} --trainer.max_epochs=2 --trainer.accelerator=cpu")
     printed = capsys.readouterr().out
+    model = "--method arl" if method == "arl" else ""
+    cli(f"test --data adult --trainer.accelerator=cpu {model} --ckpt_path {RUN / 'checkpoints/best.ckpt'}")
+    assert capsys.readouterr().out.split("Checkpoint")[0] == printed.split("Checkpoint")[0]
     expected = {
         "fairrf": "Trained without: sex.\neta 0.6; lambda: age",
         "vanilla": "Trained without: sex.\neta 0 (vanilla)",
@@ -53,32 +58,17 @@ def test_each_method_trains_on_adult(method: str, cli: CLI, capsys: pytest.Captu
     assert config()["data"]["init_args"]["expose_sensitive"] is (method == "constrain_s")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_checkpoint_is_tested_as_it_was_trained(
-    method: str, cli: CLI, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli(f"fit {QUICK} {SYNTHETIC} --method {method}")
-    table = capsys.readouterr().out.split("Checkpoint")[0]
-    best = next((RUN / "checkpoints").glob("best.ckpt"))
-    model = "--method arl" if method == "arl" else ""
-    cli(f"test --trainer.accelerator=cpu --data synthetic --data.n_rows=1000 {model} --ckpt_path {best}")
-    assert capsys.readouterr().out.split("Checkpoint")[0] == table
-
-
 def test_the_saved_config_repeats_the_run(cli: CLI) -> None:
-    cli(f"fit {QUICK} {SYNTHETIC} --data.ksmote.n_clusters=3 --method arl --model.pretrain_steps=0")
+    arl = "--model.adversary_lr=0.5 --method arl --model.pretrain_steps=2"
+    cli(f"fit {QUICK} {SYNTHETIC} --data.ksmote.n_clusters=3 {arl}")
     first = config()
+    assert first["model"]["class_path"] == "fairrf_lightning.methods.ARLModule"
+    arguments = first["model"]["init_args"]  # options may precede the method or follow it
+    assert (arguments["adversary_lr"], arguments["pretrain_steps"]) == (0.5, 2)
     assert first["data"]["init_args"]["ksmote"] == {"n_clusters": 3, "neighbours": 5}
     cli(f"fit --config {RUN / 'config.yaml'}")
     again = yaml.safe_load(Path("lightning_logs/version_1/config.yaml").read_text(encoding="utf-8"))
     assert (again["data"], again["model"]) == (first["data"], first["model"])
-
-
-def test_options_of_a_method_may_follow_or_precede_it(cli: CLI) -> None:
-    cli(f"fit --model.adversary_lr=0.5 {QUICK} --method=arl {SYNTHETIC} --model.pretrain_steps=2")
-    arguments = config()["model"]["init_args"]
-    assert (arguments["adversary_lr"], arguments["pretrain_steps"]) == (0.5, 2)
-    assert config()["model"]["class_path"] == "fairrf_lightning.methods.ARLModule"
 
 
 def test_other_arguments_pass_unchanged() -> None:

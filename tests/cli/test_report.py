@@ -47,6 +47,8 @@ def test_a_run_is_reported_with_the_figures_that_it_logged(
     assert "python train.py audit" not in page, "the groups were looked at"
     assert "The checkpoint of epoch" in card
     assert re.search(r"\| income \| lambda \| 0\.\d{4}", card)
+    section = card.split("## Certificate without the sensitive attribute")[1].split("\n## ")[0]
+    assert section.rstrip().endswith("`report.html` has the commands.")
 
 
 def test_the_next_commands_name_the_users_classes(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,17 +210,7 @@ def test_a_run_is_compared_with_another_one(cli: Cli, refused: Refused) -> None:
     card = (RUNS / "version_0/model_card.md").read_text(encoding="utf-8")
     (best,) = (RUNS / "version_0/checkpoints").glob("best.ckpt")
     (other,) = (RUNS / "version_1/checkpoints").glob("best.ckpt")
-    options = [
-        "--data",
-        "synthetic",
-        "--data.n_rows",
-        "2000",
-        "--ckpt_path",
-        str(best),
-        "--against",
-        str(other),
-    ]
-    main(["audit", *options])
+    main(["audit", "--data=synthetic", "--data.n_rows=2000", str(best), "--against", str(other)])
     found = json.loads(Path("audit/audit.json").read_text())
     (grouping,) = found["groupings"]
     for gap in grouping["gaps"]:

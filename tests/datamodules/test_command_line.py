@@ -9,7 +9,6 @@ import torch
 
 from fairrf_lightning.cli.short_names import SHORT_NAMES
 from fairrf_lightning.datamodules import LSACDataModule
-from tests.conftest import Refused
 
 CLI: TypeAlias = Callable[[str], None]
 FIT = "fit --trainer.max_epochs=1 --trainer.log_every_n_steps=1 --trainer.accelerator=cpu"
@@ -58,17 +57,3 @@ def test_compas_can_be_tested_on_other_groups(cli: CLI, capsys: pytest.CaptureFi
 def test_lsac_trains(lsac: LSACDataModule, cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
     cli(f"{FIT} --data=lsac --data.seed={lsac.seed}")
     assert "Groups: female, male. Trained without: sex." in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--data=compass", "did you mean 'compas'"),
-        ("--data=lsac --data.dropflawed=true", "did you mean 'drop_flawed'"),
-        ("--data=lsac --data.batchsize=3", "did you mean 'batch_size'"),
-        ("--data=synthetic --data.related=[heigth]", "did you mean 'height'"),
-        ("--data=compas --data.related=[scoretext]", "did you mean 'score_text'"),
-    ],
-)
-def test_wrong_name_answers_with_the_nearest(options: str, message: str, refused: Refused) -> None:
-    assert message in refused(f"fit {options}")

@@ -11,26 +11,18 @@ import pytest
 import torch
 
 from fairrf_lightning import FairRFModule
-from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule, TabularDataModule
-from fairrf_lightning.datamodules.sensitive import draw_form
+from fairrf_lightning.datamodules import SyntheticDataModule, TableDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import evaluate, load_run
+from tests.surveys import write_survey
 
 PROXIES = "share: 0.5\ncorrelations:\n  {name}: 0.5\n"
 QUICK = "--trainer.max_epochs 1 --data.n_rows 2000 --data.seed 0 --trainer.logger false"
 
 
-def write_survey(folder: Path, data: TabularDataModule, people: int = 300) -> str:
-    assert data.sensitive is not None
-    form = draw_form(data, people, data.sensitive)
-    form[data.sensitive] = data.read()[data.sensitive].iloc[form["row"]].to_numpy()
-    form.to_csv(folder / "survey.csv", index=False)
-    return str(folder / "survey.csv")
-
-
 def test_covariance_with_the_column_is_the_gap(tmp_path: Path) -> None:
-    path = write_survey(tmp_path, SyntheticDataModule(n_rows=4000, seed=0), people=2000)
-    data = SyntheticDataModule(n_rows=4000, seed=0, membership=path)
+    path = write_survey(SyntheticDataModule(n_rows=4000, seed=0), 2000, tmp_path / "survey.csv")
+    data = SyntheticDataModule(n_rows=4000, seed=0, membership=str(path))
     assert data.related_columns == {"membership": [0]}
     (rows,) = list(data.rows_of("train"))
     decisions = (rows["inputs"].sum(1) > 0).double()
@@ -62,14 +54,14 @@ def test_column_of_the_table_is_no_input(tmp_path: Path) -> None:
 
 
 def test_a_run_needs_no_survey_once_it_is_trained(cli: Callable[[str], None], tmp_path: Path) -> None:
-    path = write_survey(tmp_path, SyntheticDataModule(n_rows=2000, seed=0))
+    path = write_survey(SyntheticDataModule(n_rows=2000, seed=0), 300, tmp_path / "survey.csv")
     quick = QUICK.replace("--trainer.logger false", "")
     cli(f"fit --data synthetic --data.membership survey.csv {quick}")
     cli("report lightning_logs/version_0 --out page")
     card = Path("page/model_card.md").read_text("utf-8")
     assert "membership in the groups, from a survey" in card
     assert "named by the user" not in card
-    Path(path).unlink()
+    path.unlink()
     checkpoint = next(Path("lightning_logs").rglob("best.ckpt"))
     cli(f"test --ckpt_path {checkpoint}")
     rows = evaluate(load_run(checkpoint))
@@ -83,8 +75,8 @@ def test_a_run_needs_no_survey_once_it_is_trained(cli: Callable[[str], None], tm
 
 
 def test_among_positives_covariance_with_the_column_is_dEO(tmp_path: Path) -> None:  # noqa: N802
-    path = write_survey(tmp_path, SyntheticDataModule(n_rows=8000, seed=0), people=3000)
-    data = SyntheticDataModule(n_rows=8000, seed=0, membership=path)
+    path = write_survey(SyntheticDataModule(n_rows=8000, seed=0), 3000, tmp_path / "survey.csv")
+    data = SyntheticDataModule(n_rows=8000, seed=0, membership=str(path))
     module = FairRFModule(backbone="linear", given="positives", eta=1.0)
     module.adapt_to(data)
     (rows,) = list(data.rows_of("train"))
@@ -101,10 +93,10 @@ def test_among_positives_covariance_with_the_column_is_dEO(tmp_path: Path) -> No
 
 
 def test_a_run_for_equal_opportunity_restores_its_column(cli: Callable[[str], None], tmp_path: Path) -> None:
-    path = write_survey(tmp_path, SyntheticDataModule(n_rows=2000, seed=0))
+    path = write_survey(SyntheticDataModule(n_rows=2000, seed=0), 300, tmp_path / "survey.csv")
     options = QUICK.replace("--trainer.logger false", "--model.given positives")
     cli(f"fit --data synthetic --data.membership survey.csv {options}")
-    fresh = SyntheticDataModule(n_rows=2000, seed=0, membership=path)
+    fresh = SyntheticDataModule(n_rows=2000, seed=0, membership=str(path))
     fresh.penalise_positives(positives=True)
     expected = next(iter(fresh.rows_of("test")))["related"]
     found = evaluate(load_run(next(Path("lightning_logs").rglob("best.ckpt")))).related
@@ -140,14 +132,14 @@ def test_grid_trains_on_membership_and_notices_another_survey(
     cli: Callable[[str], None], tmp_path: Path
 ) -> None:
     data = SyntheticDataModule(n_rows=2000, seed=0)
-    path = write_survey(tmp_path, data)
-    before = SyntheticDataModule(n_rows=2000, seed=0, membership=path).options
+    path = write_survey(data, 300, tmp_path / "survey.csv")
+    before = SyntheticDataModule(n_rows=2000, seed=0, membership=str(path)).options
     options = "--data.n_rows 2000 --epochs 1 --pretrain_epochs 0 --plot false --report false --workers 1"
     cli(f"grid --data synthetic --data.membership survey.csv --eta 1 --seeds 1 {options}")
     results = pd.read_csv("grid_synthetic/results.csv")
     assert results["lambda/membership"].iloc[-1] == 1
-    write_survey(tmp_path, data, people=200)
-    assert SyntheticDataModule(n_rows=2000, seed=0, membership=path).options != before
+    write_survey(data, 200, path)
+    assert SyntheticDataModule(n_rows=2000, seed=0, membership=str(path)).options != before
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from lightning import seed_everything
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import SyntheticDataModule
-from fairrf_lightning.datamodules.sensitive import draw_form
 from tests.ranks import run_on_ranks
+from tests.surveys import write_survey
 from tests.trainers import quiet_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about processes, workers and loggers
@@ -36,8 +36,6 @@ def train(devices: int, survey: Path) -> dict[str, Any]:
 
 def test_two_ranks_agree_with_one_process(tmp_path: Path) -> None:
     data = SyntheticDataModule(n_rows=2001, seed=0)
-    form = draw_form(data, 300, "group")
-    path = tmp_path / "survey.csv"
-    form.assign(group=data.read()["group"].iloc[form["row"]].to_numpy()).to_csv(path, index=False)
+    path = write_survey(data, 300, tmp_path / "survey.csv")
     two = run_on_ranks(partial(train, survey=path), tmp_path)
     torch.testing.assert_close(two, train(1, path), rtol=0, atol=1e-6)

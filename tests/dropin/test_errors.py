@@ -166,9 +166,11 @@ def test_arguments_are_checked_when_they_are_given(options: dict[str, Any], mess
         LambdaUpdateCallback(**options)
 
 
-def test_a_module_without_a_penalty_is_told_how_to_attach_one() -> None:
-    with pytest.raises(InputError, match=r"LambdaUpdateCallback\(penalty=.*self\.fairness"):
-        fit(Foreign(), PretrainCallback(epochs=1))
+@pytest.mark.parametrize("callback", [PretrainCallback(epochs=1), LambdaUpdateCallback()])
+def test_a_module_without_a_penalty_is_told_how_to_attach_one(callback: Callback) -> None:
+    found = f"{type(callback).__name__} found no RelatedFeaturePenalty in Foreign: "
+    with pytest.raises(InputError, match=rf"{found}.*LambdaUpdateCallback\(penalty=.*self\.fairness"):
+        fit(Foreign(), callback)
 
 
 def test_parts_of_a_batch() -> None:
@@ -309,11 +311,7 @@ class EnginePrecision(Precision):
 
 def test_a_strategy_that_runs_backward_itself_is_refused() -> None:
     with pytest.raises(InputError, match=r"SingleDeviceStrategy does not call LightningModule\.backward"):
-        fit(
-            Foreign(),
-            *own_callbacks(penalty=make_penalty(), module="net"),
-            plugins=[EnginePrecision()],
-        )
+        fit(Foreign(), *own_callbacks(penalty=make_penalty(), module="net"), plugins=[EnginePrecision()])
 
 
 class TeacherAfterwards(Foreign):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule
+from lightning import LightningDataModule, LightningModule
 from torch import Tensor, nn
 
 from fairrf_lightning import RelatedFeaturePenalty
@@ -217,3 +217,21 @@ def test_copies_of_a_wrapped_module_run_their_own_methods() -> None:
     assert module(rows).equal(whole)
     wrapped.remove()
     assert "forward" not in vars(module)
+
+
+class Asked(LightningDataModule):
+    """Keeps which rows the penalty is computed on."""
+
+    def train_dataloader(self) -> TensorBatches:
+        return TensorBatches(table(), BATCH)
+
+    def penalise_positives(self, *, positives: bool) -> None:
+        self.positives = positives
+
+
+@pytest.mark.parametrize(("given", "positives"), [("all", False), ("positives", True)])
+def test_data_of_a_foreign_project_learn_which_rows_are_penalised(given: Any, *, positives: bool) -> None:
+    data = Asked()
+    options: dict[str, Any] = {"module": "net", "inputs": "inputs", "target": "target"}
+    fit(Foreign(), LambdaUpdateCallback(penalty=make_penalty(given=given), **options), data=data, max_steps=2)
+    assert data.positives is positives

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.datamodules import TensorBatches
+from tests.trainers import quiet_trainer
 
 RELATED = {"age": [0], "zip": [2, 1], "job": [4]}
 ROWS, COLUMNS, BATCH = 330, 6, 16  # 20 batches an epoch
@@ -69,18 +70,10 @@ def table(**more: Tensor) -> dict[str, Tensor]:
 
 def fit(module: LightningModule, *callbacks: Callback, **options: Any) -> Trainer:
     """Train for 60 steps, of which the first 20 without the penalty."""
-    settings: dict[str, Any] = {
-        "accelerator": "cpu",
-        "max_steps": 60,
-        "enable_checkpointing": False,
-        "enable_model_summary": False,
-        "enable_progress_bar": False,
-        "logger": False,
-    }
     data = options.pop("data", None)
     data = TensorBatches(table(), BATCH, shuffle=True, seed=1) if data is None else data
     ckpt_path, validation = options.pop("ckpt_path", None), options.pop("validation", None)
-    trainer = Trainer(callbacks=list(callbacks), **settings | options)
+    trainer = quiet_trainer(callbacks=list(callbacks), **{"max_steps": 60} | options)
     trainer.fit(module, data, validation, ckpt_path=ckpt_path)
     return trainer
 

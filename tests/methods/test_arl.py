@@ -142,10 +142,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(
     def fit(epochs: int, path: Path | None = None) -> tuple[ARLModule, Trainer]:
         seed_everything(0, verbose=False)
         module = ARLModule(backbone=Linear, pretrain_steps=3)
-        options: dict[str, Any] = {"enable_progress_bar": False, "enable_model_summary": False}
-        trainer = Trainer(
-            max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, **options
-        )
+        trainer = quiet_trainer(max_epochs=epochs)
         trainer.fit(module, make_data(n_rows=1000), ckpt_path=path, weights_only=True)
         return module, trainer
 

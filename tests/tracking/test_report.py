@@ -17,13 +17,7 @@ from fairrf_lightning.tracking import WandbLogger, WandbReport
 from fairrf_lightning.tracking.wandb import pareto_charts
 from tests.tracking.conftest import finish
 from tests.tracking.run_file import RunFile, read_run
-
-QUIET: dict[str, Any] = {
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-    "log_every_n_steps": 1,
-    "accelerator": "cpu",
-}
+from tests.trainers import quiet_trainer
 
 
 def _batches(**more: Tensor) -> TensorBatches:
@@ -36,10 +30,9 @@ def _module() -> FairRFModule:
 
 
 def _trainer(folder: Path, *callbacks: Callback, logger: Logger | None = None, **options: Any) -> Trainer:
+    options = {"enable_checkpointing": True, "log_every_n_steps": 1, "max_epochs": 1} | options
     logger = logger or WandbLogger(save_dir=folder)
-    return Trainer(
-        max_epochs=1, default_root_dir=folder, logger=logger, callbacks=list(callbacks), **QUIET, **options
-    )
+    return quiet_trainer(default_root_dir=folder, logger=logger, callbacks=list(callbacks), **options)
 
 
 def _read(folder: Path) -> RunFile:
