@@ -5,15 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import runpy
 import shlex
+import subprocess
 import sys
-import traceback
-import warnings
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any, NoReturn
+from typing import Any
 
 import pytest
 import torch
@@ -27,33 +24,12 @@ README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 @cache
 def run(command: str, folder: Path = EXAMPLES) -> str:
-    """Run a script in a fork of this process, which has imported torch already."""
-    with TemporaryFile("w+", encoding="utf-8") as out, TemporaryFile("w+", encoding="utf-8") as err:
-        if not (child := os.fork()):
-            _run(shlex.split(command), folder, out, err)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        out.seek(0)
-        err.seek(0)
-        return f"exit code {code}\n{out.read()}\n{err.read() if code else ''}"
-
-
-def _run(argv: list[str], folder: Path, out: IO[str], err: IO[str]) -> NoReturn:
-    code: Any = 1
-    try:
-        warnings.resetwarnings()
-        sys.stdout, sys.stderr, sys.argv = out, err, argv
-        sys.path.insert(0, str(folder))
-        os.chdir(folder)
-        runpy.run_path(argv[0], run_name="__main__")
-        code = 0
-    except SystemExit as stopped:
-        code = stopped.code or 0
-    except BaseException:  # noqa: BLE001 - the child must not go on with the tests
-        traceback.print_exc(file=err)
-    finally:
-        out.flush()
-        err.flush()
-        os._exit(code)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, *shlex.split(command)]
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    return f"exit code {done.returncode}\n{done.stdout}\n{done.stderr if done.returncode else ''}"
 
 
 def numbers(output: str, name: str) -> list[float]:
