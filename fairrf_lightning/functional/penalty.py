@@ -216,38 +216,6 @@ def _hsic(moments: Moments) -> Tensor:
     return torch.where(positive, squares, 1.0).sqrt() * positive
 
 
-class _WeightedCovariances(torch.autograd.Function):
-    """``sum_c w_c |products_c|`` as one node of the graph, and the moments.
-
-    In a training step the nodes of a graph cost more time than the numbers in them.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, related: Tensor, weights: Tensor, is_logit: bool) -> Any:  # noqa: FBT001
-        preds = values.sigmoid() if is_logit else values
-        mean_preds, mean_related = preds.mean(-1, keepdim=True), related.mean(-2)
-        centred = related - mean_related
-        products = centred.mT.mv(preds - mean_preds)
-        signed = products.sgn() * weights
-        ctx.save_for_backward(values)
-        ctx.parts = preds, centred, signed, is_logit
-        ctx.mark_non_differentiable(mean_preds, mean_related, products)
-        ctx.set_materialize_grads(False)
-        return products.dot(signed), mean_preds, mean_related, products
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> Any:
-        if grad is None:
-            return None, None, None, None
-        preds, centred, signed, is_logit = ctx.parts
-        by_preds = centred.mv(grad * signed)
-        if not is_logit:
-            return by_preds, None, None, None
-        if torch.is_grad_enabled():  # the gradient is differentiated again: it needs a graph of its own
-            preds = ctx.saved_tensors[0].sigmoid()
-        return torch.ops.aten.sigmoid_backward(by_preds, preds), None, None, None
-
-
 def weighted_covariances(
     values: Tensor, related: Tensor, weights: Tensor, *, is_logit: bool
 ) -> tuple[Tensor, Moments]:
@@ -258,13 +226,18 @@ def weighted_covariances(
     Args:
         values: Predictions ``(N,)``, float32 or float64, or their logits.
         related: Related columns ``(N, C)`` of the same dtype; they get no gradient.
-        weights: Weight of each column, divided by ``N``, ``(C,)``.
+        weights: Weight of each column, divided by ``N``, ``(C,)``; they get no gradient.
         is_logit: Whether the predictions are the sigmoid of ``values``.
     """
-    total, mean_preds, mean_related, products = _WeightedCovariances.apply(  # type: ignore[no-untyped-call]
-        values, related, weights, is_logit
-    )
-    return total, Moments(values.shape[0], mean_preds, None, mean_related, None, products)
+    preds = values.sigmoid() if is_logit else values
+    mean_preds, mean_related = preds.detach().mean(-1, keepdim=True), related.mean(-2)
+    centred_preds, centred = preds - mean_preds, related - mean_related
+    products = centred.mT.mv(centred_preds.detach())
+    # |products| is linear in the predictions where no sign changes. So the gradient is known here, and the
+    # graph is one dot product: in a training step the nodes of a graph cost more time than their numbers.
+    gradient = centred.mv(products.sgn() * weights)
+    moments = Moments(values.shape[0], mean_preds, None, mean_related, None, products)
+    return centred_preds.dot(gradient), moments
 
 
 class ColumnStatistic(NamedTuple):
