@@ -165,6 +165,7 @@ class RelatedFeaturePenalty(nn.Module):
         self._is_simple = (
             statistic == "covariance" and given == "all" and missing == "raise" and not values.ndim
         )
+        self._scales: tuple[object, tuple[Tensor, Tensor]] | None = None
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
         start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
@@ -269,11 +270,20 @@ class RelatedFeaturePenalty(nn.Module):
             alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
             if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
                 is_logit = self.output not in ("probability", "regression")
-                weights = self._column_weights(dtype) / len(preds)
+                eta, rows = self._scales_of(len(preds), dtype)
+                weights = self.weights.index_select(-1, self.column_feature).to(dtype) * eta / rows
                 return weighted_covariances(preds, related, weights, is_logit=is_logit)
         moments = self._moments_of_ranks(preds, inputs, target)
         value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
         return value, moments.detach()
+
+    def _scales_of(self, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return ``eta`` and the number of rows as tensors: with Python numbers operations take longer."""
+        key = (self.eta, rows, dtype)
+        if self._scales is None or self._scales[0] != key:
+            numbers = torch.tensor([self.eta, rows], dtype=dtype)
+            self._scales = key, (numbers[0], numbers[1])
+        return self._scales[1]
 
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)
