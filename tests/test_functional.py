@@ -434,6 +434,38 @@ def test_many_features_have_the_weights_that_a_sort_gives(beta: float) -> None:
     assert solve_lambda(torch.full((40_000,), torch.nan), beta).isnan().all()
 
 
+@pytest.mark.parametrize("rule", get_args(Rule))
+def test_lambda_with_a_gradient_is_the_same(rule: Rule) -> None:
+    """NumPy solves on the CPU, and torch where a graph is wanted."""
+    draw = torch.Generator().manual_seed(0)
+    penalties = torch.rand(4, 9, generator=draw, dtype=torch.float64, requires_grad=True)
+    beta, chosen = torch.logspace(-3, 1, 4), torch.rand(4, 9, generator=draw) > 0.3
+    graph = solve_lambda(penalties, beta, rule, chosen)
+    torch.testing.assert_close(solve_lambda(penalties.detach(), beta, rule, chosen), graph)
+    assert torch.autograd.gradcheck(lambda values: solve_lambda(values, beta, rule, chosen), [penalties])
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+@pytest.mark.parametrize("with_graph", [False, True])
+def test_nan_and_infinite_penalties_are_not_hidden(rule: Rule, *, with_graph: bool) -> None:
+    penalties = torch.tensor([[0.1, math.nan, 0.3], [0.1, math.inf, 0.3]]).requires_grad_(with_graph)
+    weights = solve_lambda(penalties, 0.5, rule).detach()
+    assert weights[0].isnan().all()
+    if rule == "kkt":
+        assert weights[1].tolist() == pytest.approx([0.6, 0, 0.4])
+    else:
+        assert weights[1].isnan().all()
+
+
+def test_weights_of_a_million_features_are_exact() -> None:
+    draw = torch.Generator().manual_seed(0)
+    penalties = torch.rand(1_000_000, generator=draw, dtype=torch.float64)
+    for beta in (1e-7, 0.5, 1e6):
+        weights = solve_lambda(penalties, beta)
+        assert math.fsum(weights.tolist()) == pytest.approx(1, abs=1e-9)
+        assert_optimal(weights, penalties, beta, tolerance=1e-9 * max(1, beta))
+
+
 @pytest.mark.parametrize("num_features", [2, 5])
 def test_the_worst_case_lambda_agrees_with_a_general_solver(num_features: int) -> None:
     penalties = torch.linspace(0.1, 0.6, num_features, dtype=torch.float64).numpy()
