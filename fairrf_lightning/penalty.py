@@ -265,12 +265,12 @@ class RelatedFeaturePenalty(nn.Module):
     ) -> tuple[Tensor, Moments]:
         """Return the penalty, and the moments without a graph."""
         fixed = isinstance(self.eta, float | int)  # a tensor may need a gradient
-        if self._is_simple and fixed and preds.ndim == 1 and len(preds) and not _is_distributed():
+        if self._is_simple and fixed and preds.ndim == 1 and preds.shape[0] and not _is_distributed():
             related, dtype = self.related_columns(inputs), preds.dtype
             alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
             if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
                 is_logit = self.output not in ("probability", "regression")
-                eta, rows = self._scales_of(len(preds), dtype)
+                eta, rows = self._scales_of(preds.shape[0], dtype)
                 weights = self.weights.index_select(-1, self.column_feature).to(dtype) * eta / rows
                 return weighted_covariances(preds, related, weights, is_logit=is_logit)
         moments = self._moments_of_ranks(preds, inputs, target)
