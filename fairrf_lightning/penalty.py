@@ -175,6 +175,7 @@ class RelatedFeaturePenalty(nn.Module):
         self.name_columns(self.column_names)
         self.named: list[str] | None = None if self.column_names else []
         column_feature = [j for j, feature in enumerate(self.related.values()) for _ in numbers_of(feature)]
+        self._one_column_each = column_feature == list(range(len(self.feature_names)))
         self.register_buffer("column_feature", torch.tensor(column_feature), persistent=False)
         self.register_buffer("feature_mask", feature_mask, persistent=False)
         chosen = None if classes is None else torch.tensor(list(classes))
@@ -264,14 +265,14 @@ class RelatedFeaturePenalty(nn.Module):
         self, preds: Tensor, inputs: Tensor, target: Tensor | None
     ) -> tuple[Tensor, Moments]:
         """Return the penalty, and the moments without a graph."""
-        fixed = isinstance(self.eta, float | int)  # a tensor may need a gradient
+        fixed = not isinstance(self.eta, Tensor)  # a tensor may need a gradient
         if self._is_simple and fixed and preds.ndim == 1 and preds.shape[0] and not _is_distributed():
             related, dtype = self.related_columns(inputs), preds.dtype
             alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
             if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
                 is_logit = self.output not in ("probability", "regression")
                 eta, rows = self._scales_of(preds.shape[0], dtype)
-                weights = self.weights.index_select(-1, self.column_feature).to(dtype) * eta / rows
+                weights = self._lambda_of_columns(dtype) * eta / rows
                 return weighted_covariances(preds, related, weights, is_logit=is_logit)
         moments = self._moments_of_ranks(preds, inputs, target)
         value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
@@ -412,7 +413,11 @@ class RelatedFeaturePenalty(nn.Module):
 
     def _column_weights(self, dtype: torch.dtype) -> Tensor:
         eta = self.eta.unsqueeze(-1) if isinstance(self.eta, Tensor) else self.eta
-        return self.weights.index_select(-1, self.column_feature).to(dtype) * eta
+        return self._lambda_of_columns(dtype) * eta
+
+    def _lambda_of_columns(self, dtype: torch.dtype) -> Tensor:
+        weights = self.weights.to(dtype)
+        return weights if self._one_column_each else weights.index_select(-1, self.column_feature)
 
     @torch.no_grad()
     def objective(self, penalties: Tensor) -> Tensor:
