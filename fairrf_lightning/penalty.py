@@ -18,6 +18,7 @@ from fairrf_lightning.functional import (
     Moments,
     Rule,
     Statistic,
+    batch_moments,
     fourier_frequencies,
     lambda_cost,
     merge_moments,
@@ -58,15 +59,19 @@ class _GatherRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
-        parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, part.contiguous())
-        return torch.stack(parts)
+        return _gather_ranks(part)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
         total = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total[dist.get_rank()]
+
+
+def _gather_ranks(part: Tensor) -> Tensor:
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, part.contiguous())
+    return torch.stack(parts)
 
 
 class RelatedFeaturePenalty(nn.Module):
@@ -266,10 +271,14 @@ class RelatedFeaturePenalty(nn.Module):
     ) -> tuple[Tensor, Moments]:
         """Return the penalty, and the moments without a graph."""
         fixed = not isinstance(self.eta, Tensor)  # a tensor may need a gradient
-        if self._is_simple and fixed and preds.ndim == 1 and preds.shape[0] and not _is_distributed():
+        over_ranks = self.training and _is_distributed()
+        # All ranks have to take the same way, also one without rows: they communicate on it.
+        if self._is_simple and fixed and preds.ndim == 1 and (over_ranks or preds.shape[0]):
             related, dtype = self.related_columns(inputs), preds.dtype
             alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
             if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
+                if over_ranks:
+                    return self._total_over_ranks(self.probabilities(preds), related)
                 is_logit = self.output not in ("probability", "regression")
                 eta, rows = self._scales_of(preds.shape[0], dtype)
                 weights = self._lambda_of_columns(dtype) * eta / rows
@@ -277,6 +286,22 @@ class RelatedFeaturePenalty(nn.Module):
         moments = self._moments_of_ranks(preds, inputs, target)
         value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
         return value, moments.detach()
+
+    def _total_over_ranks(self, probs: Tensor, related: Tensor) -> tuple[Tensor, Moments]:
+        """Return the penalty of the rows of all ranks, and their moments; only the forward pass communicates.
+
+        The gradient by this rank's predictions follows from the merged moments. It is that of
+        ``_GatherRanks``, the sum over the ranks, as long as they weight their losses alike.
+        """
+        moments = merge_moments(_gather_ranks(batch_moments(probs.detach(), related, squares=False).pack()))
+        covariances = STATISTICS["covariance"].score(moments)
+        weights = self._column_weights(probs.dtype)
+        by_column = (
+            covariances.sgn() * weights * (dist.get_world_size() / torch.as_tensor(moments.rows).clamp(min=1))
+        )
+        gradient = (related - moments.mean_related).mv(by_column)
+        change = (probs - probs.detach()).dot(gradient)  # 0, with this gradient
+        return covariances.abs().dot(weights) + change, moments
 
     def _scales_of(self, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return ``eta`` and the number of rows as tensors: with Python numbers operations take longer."""
