@@ -678,6 +678,26 @@ def test_weighted_covariances_are_those_of_the_moments(*, is_logit: bool, shift:
     torch.testing.assert_close(quick, slow)
 
 
+@pytest.mark.parametrize("columns", [3, 256, 257, 1000])
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_weighted_covariances_are_those_of_float64(columns: int, shift: float) -> None:
+    draw = torch.Generator().manual_seed(columns)
+    related = torch.randn(400, columns, generator=draw) + shift
+    logits = torch.randn(400, generator=draw, requires_grad=True)
+    weights = torch.rand(columns, generator=draw) / 400
+    total, moments = weighted_covariances(logits, related, weights, is_logit=True)
+    (gradient,) = torch.autograd.grad(total, logits)
+
+    probs = logits.detach().double().sigmoid().numpy()
+    wide = related.double().numpy()
+    products = (wide - wide.mean(0)).T @ (probs - probs.mean())
+    np.testing.assert_allclose(moments.products.numpy(), products, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(total.item(), weights.double().numpy() @ np.abs(products), rtol=1e-4)
+    by_probs = (wide - wide.mean(0)) @ (np.sign(moments.products.numpy()) * weights.double().numpy())
+    expected = by_probs * probs * (1 - probs)
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=2e-3, atol=1e-3 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("is_logit", [True, False])
 def test_weighted_covariances_can_be_differentiated_twice(*, is_logit: bool) -> None:
     generator = torch.Generator().manual_seed(0)
