@@ -2,9 +2,8 @@
 
 Makes two hosts on this machine (``hosts.py``, which needs root), trains FairRF on both, and then times the
 collectives of a step alone; the fastest tenth counts. Repeats this with the network limited to a number of
-megabits per second. The calculation is ``step of one process + moments gathered and summed + gradients
-summed``, where the gradients take ``8 * 2 (r - 1) / r * bytes / bandwidth`` seconds on a limited network of
-``r`` hosts.
+megabits per second. The calculation is ``step of one process + moments gathered + gradients summed``, where
+the gradients take ``8 * 2 (r - 1) / r * bytes / bandwidth`` seconds on a limited network of ``r`` hosts.
 """
 
 from __future__ import annotations
@@ -45,7 +44,6 @@ def on_host(batch_size: int, steps: int) -> None:
         "gradient_bytes": 4 * gradients,
         "moment_bytes": 4 * moments.numel(),
         "gather_ms": _fastest_ms(lambda: dist.all_gather(parts, moments)),
-        "sum_moments_ms": _fastest_ms(lambda: dist.all_reduce(torch.zeros(2, moments.numel()))),
         "sum_gradients_ms": _fastest_ms(lambda: dist.all_reduce(torch.zeros(gradients))),
     }
     if dist.get_rank() == 0:
@@ -92,7 +90,7 @@ def measure(batch_size: int = 512, steps: int = 60) -> list[dict[str, Any]]:
             gradients = found["sum_gradients_ms"]
             if limit is not None:
                 gradients = 8 * found["gradient_bytes"] / (1000 * limit)  # 2 (r - 1) / r is 1 for two hosts
-            calculated = one + found["gather_ms"] + found["sum_moments_ms"] + gradients
+            calculated = one + found["gather_ms"] + gradients
             results.append({"megabits": limit, "one_ms": one, "calculated_ms": calculated, **found})
     return results
 
@@ -107,9 +105,9 @@ def main() -> None:
     if options.on_host:
         on_host(options.batch_size, options.steps)
         return
-    table = Table("Mbit/s", "one process", "gather", "sum moments", "sum gradients", "calculated", "measured")
+    table = Table("Mbit/s", "one process", "gather", "sum gradients", "calculated", "measured")
     for row in measure(options.batch_size, options.steps):
-        parts = ("one_ms", "gather_ms", "sum_moments_ms", "sum_gradients_ms", "calculated_ms", "step_ms")
+        parts = ("one_ms", "gather_ms", "sum_gradients_ms", "calculated_ms", "step_ms")
         table.add_row(str(row["megabits"] or "no limit"), *(f"{row[part]:.2f}" for part in parts))
     console = Console()
     console.print(table)

@@ -138,6 +138,13 @@ class FairRFModule(LightningModule):
         corrected: Tensor = self.correction(self.penalty.probabilities(logits), inputs)
         return corrected.logit()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Lightning notes the hook that runs, 30 times per step, and nn.Module is slow to set an attribute.
+        if name == "_current_fx_name":
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Restore the weights, and the correction if there is one."""
         self.correction = None

@@ -18,6 +18,7 @@ from fairrf_lightning.functional import (
     Moments,
     Rule,
     Statistic,
+    batch_moments,
     fourier_frequencies,
     lambda_cost,
     merge_moments,
@@ -58,15 +59,19 @@ class _GatherRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
-        parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, part.contiguous())
-        return torch.stack(parts)
+        return _gather_ranks(part)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:  # noqa: ARG004 - autograd's signature
         total = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
         return total[dist.get_rank()]
+
+
+def _gather_ranks(part: Tensor) -> Tensor:
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, part.contiguous())
+    return torch.stack(parts)
 
 
 class RelatedFeaturePenalty(nn.Module):
@@ -165,6 +170,7 @@ class RelatedFeaturePenalty(nn.Module):
         self._is_simple = (
             statistic == "covariance" and given == "all" and missing == "raise" and not values.ndim
         )
+        self._scales: tuple[object, tuple[Tensor, Tensor]] | None = None
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
         start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
@@ -174,6 +180,7 @@ class RelatedFeaturePenalty(nn.Module):
         self.name_columns(self.column_names)
         self.named: list[str] | None = None if self.column_names else []
         column_feature = [j for j, feature in enumerate(self.related.values()) for _ in numbers_of(feature)]
+        self._one_column_each = column_feature == list(range(len(self.feature_names)))
         self.register_buffer("column_feature", torch.tensor(column_feature), persistent=False)
         self.register_buffer("feature_mask", feature_mask, persistent=False)
         chosen = None if classes is None else torch.tensor(list(classes))
@@ -263,17 +270,46 @@ class RelatedFeaturePenalty(nn.Module):
         self, preds: Tensor, inputs: Tensor, target: Tensor | None
     ) -> tuple[Tensor, Moments]:
         """Return the penalty, and the moments without a graph."""
-        fixed = isinstance(self.eta, float | int)  # a tensor may need a gradient
-        if self._is_simple and fixed and preds.ndim == 1 and len(preds) and not _is_distributed():
+        fixed = not isinstance(self.eta, Tensor)  # a tensor may need a gradient
+        over_ranks = self.training and _is_distributed()
+        # All ranks have to take the same way, also one without rows: they communicate on it.
+        if self._is_simple and fixed and preds.ndim == 1 and (over_ranks or preds.shape[0]):
             related, dtype = self.related_columns(inputs), preds.dtype
             alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
             if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
+                if over_ranks:
+                    return self._total_over_ranks(self.probabilities(preds), related)
                 is_logit = self.output not in ("probability", "regression")
-                weights = self._column_weights(dtype) / len(preds)
+                eta, rows = self._scales_of(preds.shape[0], dtype)
+                weights = self._lambda_of_columns(dtype) * eta / rows
                 return weighted_covariances(preds, related, weights, is_logit=is_logit)
         moments = self._moments_of_ranks(preds, inputs, target)
         value = self._total_of_columns(STATISTICS[self.statistic].score(moments).abs())
         return value, moments.detach()
+
+    def _total_over_ranks(self, probs: Tensor, related: Tensor) -> tuple[Tensor, Moments]:
+        """Return the penalty of the rows of all ranks, and their moments; only the forward pass communicates.
+
+        The gradient by this rank's predictions follows from the merged moments. It is that of
+        ``_GatherRanks``, the sum over the ranks, as long as they weight their losses alike.
+        """
+        moments = merge_moments(_gather_ranks(batch_moments(probs.detach(), related, squares=False).pack()))
+        covariances = STATISTICS["covariance"].score(moments)
+        weights = self._column_weights(probs.dtype)
+        by_column = (
+            covariances.sgn() * weights * (dist.get_world_size() / torch.as_tensor(moments.rows).clamp(min=1))
+        )
+        gradient = (related - moments.mean_related).mv(by_column)
+        change = (probs - probs.detach()).dot(gradient)  # 0, with this gradient
+        return covariances.abs().dot(weights) + change, moments
+
+    def _scales_of(self, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return ``eta`` and the number of rows as tensors: with Python numbers operations take longer."""
+        key = (self.eta, rows, dtype)
+        if self._scales is None or self._scales[0] != key:
+            numbers = torch.tensor([self.eta, rows], dtype=dtype)
+            self._scales = key, (numbers[0], numbers[1])
+        return self._scales[1]
 
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)
@@ -402,7 +438,11 @@ class RelatedFeaturePenalty(nn.Module):
 
     def _column_weights(self, dtype: torch.dtype) -> Tensor:
         eta = self.eta.unsqueeze(-1) if isinstance(self.eta, Tensor) else self.eta
-        return self.weights.index_select(-1, self.column_feature).to(dtype) * eta
+        return self._lambda_of_columns(dtype) * eta
+
+    def _lambda_of_columns(self, dtype: torch.dtype) -> Tensor:
+        weights = self.weights.to(dtype)
+        return weights if self._one_column_each else weights.index_select(-1, self.column_feature)
 
     @torch.no_grad()
     def objective(self, penalties: Tensor) -> Tensor:

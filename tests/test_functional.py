@@ -434,6 +434,38 @@ def test_many_features_have_the_weights_that_a_sort_gives(beta: float) -> None:
     assert solve_lambda(torch.full((40_000,), torch.nan), beta).isnan().all()
 
 
+@pytest.mark.parametrize("rule", get_args(Rule))
+def test_lambda_with_a_gradient_is_the_same(rule: Rule) -> None:
+    """NumPy solves on the CPU, and torch where a graph is wanted."""
+    draw = torch.Generator().manual_seed(0)
+    penalties = torch.rand(4, 9, generator=draw, dtype=torch.float64, requires_grad=True)
+    beta, chosen = torch.logspace(-3, 1, 4), torch.rand(4, 9, generator=draw) > 0.3
+    graph = solve_lambda(penalties, beta, rule, chosen)
+    torch.testing.assert_close(solve_lambda(penalties.detach(), beta, rule, chosen), graph)
+    assert torch.autograd.gradcheck(lambda values: solve_lambda(values, beta, rule, chosen), [penalties])
+
+
+@pytest.mark.parametrize("rule", get_args(Rule))
+@pytest.mark.parametrize("with_graph", [False, True])
+def test_nan_and_infinite_penalties_are_not_hidden(rule: Rule, *, with_graph: bool) -> None:
+    penalties = torch.tensor([[0.1, math.nan, 0.3], [0.1, math.inf, 0.3]]).requires_grad_(with_graph)
+    weights = solve_lambda(penalties, 0.5, rule).detach()
+    assert weights[0].isnan().all()
+    if rule == "kkt":
+        assert weights[1].tolist() == pytest.approx([0.6, 0, 0.4])
+    else:
+        assert weights[1].isnan().all()
+
+
+def test_weights_of_a_million_features_are_exact() -> None:
+    draw = torch.Generator().manual_seed(0)
+    penalties = torch.rand(1_000_000, generator=draw, dtype=torch.float64)
+    for beta in (1e-7, 0.5, 1e6):
+        weights = solve_lambda(penalties, beta)
+        assert math.fsum(weights.tolist()) == pytest.approx(1, abs=1e-9)
+        assert_optimal(weights, penalties, beta, tolerance=1e-9 * max(1, beta))
+
+
 @pytest.mark.parametrize("num_features", [2, 5])
 def test_the_worst_case_lambda_agrees_with_a_general_solver(num_features: int) -> None:
     penalties = torch.linspace(0.1, 0.6, num_features, dtype=torch.float64).numpy()
@@ -644,6 +676,26 @@ def test_weighted_covariances_are_those_of_the_moments(*, is_logit: bool, shift:
     assert torch.equal(by_slow, by_quick)
     assert torch.equal(moments.pack(), found.pack())
     torch.testing.assert_close(quick, slow)
+
+
+@pytest.mark.parametrize("columns", [3, 256, 257, 1000])
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_weighted_covariances_are_those_of_float64(columns: int, shift: float) -> None:
+    draw = torch.Generator().manual_seed(columns)
+    related = torch.randn(400, columns, generator=draw) + shift
+    logits = torch.randn(400, generator=draw, requires_grad=True)
+    weights = torch.rand(columns, generator=draw) / 400
+    total, moments = weighted_covariances(logits, related, weights, is_logit=True)
+    (gradient,) = torch.autograd.grad(total, logits)
+
+    probs = logits.detach().double().sigmoid().numpy()
+    wide = related.double().numpy()
+    products = (wide - wide.mean(0)).T @ (probs - probs.mean())
+    np.testing.assert_allclose(moments.products.numpy(), products, rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(total.item(), weights.double().numpy() @ np.abs(products), rtol=1e-4)
+    by_probs = (wide - wide.mean(0)) @ (np.sign(moments.products.numpy()) * weights.double().numpy())
+    expected = by_probs * probs * (1 - probs)
+    np.testing.assert_allclose(gradient.numpy(), expected, rtol=2e-3, atol=1e-3 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("is_logit", [True, False])

@@ -64,11 +64,14 @@ def test_penalties_of_the_outputs_are_added_up(output: Any, change: Any) -> None
     assert of_one(logits, inputs).item() == pytest.approx(0.7 * by_hand(change(logits)[:, [1]], inputs))
 
 
-def test_two_classes_have_the_bits_of_one_logit() -> None:
+def test_two_classes_have_the_gradient_of_one_logit_bit_for_bit() -> None:
     logits, inputs = draw(outputs=2)
-    two = RelatedFeaturePenalty(RELATED, output="softmax")
-    one = RelatedFeaturePenalty(RELATED)
-    assert torch.equal(two(logits, inputs), one(logits[:, 1] - logits[:, 0], inputs))
+    logits.requires_grad_()
+    two = RelatedFeaturePenalty(RELATED, output="softmax")(logits, inputs)
+    one = RelatedFeaturePenalty(RELATED)(logits[:, 1] - logits[:, 0], inputs)
+    torch.testing.assert_close(two, one)
+    assert torch.equal(torch.autograd.grad(two, logits)[0], torch.autograd.grad(one, logits)[0])
+    logits = logits.detach()
     assert torch.equal(
         RelatedFeaturePenalty(RELATED, output="softmax")(logits[:, 0], inputs),
         RelatedFeaturePenalty(RELATED, output="sigmoid")(logits[:, 0], inputs),

@@ -123,14 +123,31 @@ def test_half_predictions_are_penalised_in_float32(dtype: torch.dtype) -> None:
     logits, inputs = logits.to(dtype), inputs.to(dtype)
     value = RelatedFeaturePenalty(RELATED)(logits, inputs)
     assert value.dtype == torch.float32
-    assert torch.equal(value, RelatedFeaturePenalty(RELATED)(logits.float(), inputs.float()))
+    torch.testing.assert_close(value, RelatedFeaturePenalty(RELATED)(logits.float(), inputs.float()))
 
 
-def test_autocast_changes_nothing() -> None:
+def test_autocast_changes_no_bit_of_the_gradient() -> None:
     logits, inputs, _ = draw()
+    logits.requires_grad_()
     expected = RelatedFeaturePenalty(RELATED)(logits, inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(RelatedFeaturePenalty(RELATED)(logits, inputs), expected)
+        value = RelatedFeaturePenalty(RELATED)(logits, inputs)
+    torch.testing.assert_close(value, expected)
+    by_value, by_expected = (torch.autograd.grad(penalty, logits)[0] for penalty in (value, expected))
+    assert torch.equal(by_value, by_expected)
+
+
+def test_a_new_eta_counts_from_the_next_batch() -> None:
+    logits, inputs, _ = draw()
+    penalty = RelatedFeaturePenalty(RELATED, eta=0.3)
+    before = penalty(logits, inputs)
+    penalty.eta = 0.6
+    torch.testing.assert_close(penalty(logits, inputs), 2 * before)
+    torch.testing.assert_close(penalty(logits.double(), inputs.double()).float(), 2 * before)
+    half = penalty(logits[: len(logits) // 2], inputs[: len(logits) // 2])
+    torch.testing.assert_close(
+        half, RelatedFeaturePenalty(RELATED, eta=0.6)(logits[: len(logits) // 2], inputs[: len(logits) // 2])
+    )
 
 
 # --- lambda --------------------------------------------------------------------------------------------
