@@ -381,6 +381,10 @@ class FairRFModule(LightningModule):
                 torch.cuda.set_rng_state_all(cuda)
         self._train_sums = None if self._resumed_sums is None else self._resumed_sums.to(self.device)
         self._resumed_rng = self._resumed_sums = None
+        self.penalty.equal_ranks = type(self) is FairRFModule  # a subclass may weight its loss by rank
+
+    def on_train_end(self) -> None:
+        self.penalty.equal_ranks = False
 
     def _of_all_ranks(self, value: Tensor) -> Tensor:
         # Ranks draw different dropout masks as soon as their batches differ in size.

@@ -114,6 +114,8 @@ class RelatedFeaturePenalty(nn.Module):
         enabled: Whether the penalty is on; ``PretrainCallback`` switches it.
         beta: Weight of ``|lambda|^2`` that lambda is solved with; ``None`` while lambda is fixed.
         rule: The rule that lambda is solved by. ``LambdaUpdateCallback`` sets both.
+        equal_ranks: Whether all ranks give the penalty the same weight in their losses. If so, only the
+            forward pass communicates. :class:`~.FairRFModule` sets it while it trains.
         column_names: Names of the related columns; empty if they are given by number.
         named: Names of the inputs' columns that :meth:`name_columns` was given; ``None`` before that.
         observer: Called with the moments of each training batch, whether the penalty is on or off.
@@ -166,11 +168,12 @@ class RelatedFeaturePenalty(nn.Module):
         self.missing: MissingValues = missing
         self.num_outputs: int | None = None  # penalised outputs, once more than one is known
         self.enabled = True
+        self.equal_ranks = False
         # The common case, which is computed in fewer operations: all rows count, for one model.
         self._is_simple = (
             statistic == "covariance" and given == "all" and missing == "raise" and not values.ndim
         )
-        self._scales: tuple[object, tuple[Tensor, Tensor]] | None = None
+        self._scales: tuple[object, tuple[Tensor, ...]] | None = None
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
         start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
@@ -270,17 +273,18 @@ class RelatedFeaturePenalty(nn.Module):
         self, preds: Tensor, inputs: Tensor, target: Tensor | None
     ) -> tuple[Tensor, Moments]:
         """Return the penalty, and the moments without a graph."""
-        fixed = not isinstance(self.eta, Tensor)  # a tensor may need a gradient
         over_ranks = self.training and _is_distributed()
         # All ranks have to take the same way, also one without rows: they communicate on it.
-        if self._is_simple and fixed and preds.ndim == 1 and (over_ranks or preds.shape[0]):
+        simple = self.equal_ranks if over_ranks else bool(preds.shape[0])
+        if simple and self._is_simple and preds.ndim == 1 and not isinstance(self.eta, Tensor):
             related, dtype = self.related_columns(inputs), preds.dtype
             alike = related.dtype == dtype and related.ndim == 2 and not related.requires_grad
             if alike and dtype in _WIDE and not torch.is_autocast_enabled(preds.device.type):
                 if over_ranks:
                     return self._total_over_ranks(self.probabilities(preds), related)
                 is_logit = self.output not in ("probability", "regression")
-                eta, rows = self._scales_of(preds.shape[0], dtype)
+                numbers = self.eta, preds.shape[0]
+                eta, rows = numbers if torch.compiler.is_compiling() else self._scales_of(*numbers, dtype)
                 weights = self._lambda_of_columns(dtype) * eta / rows
                 return weighted_covariances(preds, related, weights, is_logit=is_logit)
         moments = self._moments_of_ranks(preds, inputs, target)
@@ -291,7 +295,7 @@ class RelatedFeaturePenalty(nn.Module):
         """Return the penalty of the rows of all ranks, and their moments; only the forward pass communicates.
 
         The gradient by this rank's predictions follows from the merged moments. It is that of
-        ``_GatherRanks``, the sum over the ranks, as long as they weight their losses alike.
+        ``_GatherRanks``, the sum over the ranks, if they weight their losses alike: ``equal_ranks``.
         """
         moments = merge_moments(_gather_ranks(batch_moments(probs.detach(), related, squares=False).pack()))
         covariances = STATISTICS["covariance"].score(moments)
@@ -303,13 +307,16 @@ class RelatedFeaturePenalty(nn.Module):
         change = (probs - probs.detach()).dot(gradient)  # 0, with this gradient
         return covariances.abs().dot(weights) + change, moments
 
-    def _scales_of(self, rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _scales_of(self, eta: float, rows: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
         """Return ``eta`` and the number of rows as tensors: with Python numbers operations take longer."""
-        key = (self.eta, rows, dtype)
-        if self._scales is None or self._scales[0] != key:
-            numbers = torch.tensor([self.eta, rows], dtype=dtype)
-            self._scales = key, (numbers[0], numbers[1])
-        return self._scales[1]
+        key = (eta, rows, dtype)
+        if self._scales is not None and self._scales[0] == key:
+            return self._scales[1]
+        # On the CPU they work with tensors of any device.
+        scales = torch.tensor([eta, rows], dtype=dtype, device="cpu").unbind()
+        if type(scales[0]) is Tensor:  # not one of a trace
+            self._scales = key, scales
+        return scales
 
     def _moments_of_ranks(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> Moments:
         moments = self.moments(self.probabilities(preds), inputs, target)

@@ -443,6 +443,11 @@ def test_lambda_with_a_gradient_is_the_same(rule: Rule) -> None:
     graph = solve_lambda(penalties, beta, rule, chosen)
     torch.testing.assert_close(solve_lambda(penalties.detach(), beta, rule, chosen), graph)
     assert torch.autograd.gradcheck(lambda values: solve_lambda(values, beta, rule, chosen), [penalties])
+    wide = beta.double().requires_grad_()
+    fixed = penalties.detach()
+    assert torch.autograd.gradcheck(lambda values: solve_lambda(fixed, values, rule), [wide])
+    rows = torch.func.vmap(lambda row: solve_lambda(row, 0.5, rule))(fixed)
+    torch.testing.assert_close(rows, solve_lambda(fixed, 0.5, rule))
 
 
 @pytest.mark.parametrize("rule", get_args(Rule))

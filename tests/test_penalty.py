@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.multiprocessing.spawn import start_processes
 
 from fairrf_lightning import RelatedFeaturePenalty
@@ -148,6 +149,18 @@ def test_a_new_eta_counts_from_the_next_batch() -> None:
     torch.testing.assert_close(
         half, RelatedFeaturePenalty(RELATED, eta=0.6)(logits[: len(logits) // 2], inputs[: len(logits) // 2])
     )
+
+
+def test_a_trace_on_another_device_leaves_nothing_behind() -> None:
+    logits, inputs, _ = draw()
+    penalty = RelatedFeaturePenalty(RELATED)
+    expected = RelatedFeaturePenalty(RELATED)(logits, inputs)
+    with torch.device("meta"):
+        assert torch.equal(penalty(logits, inputs), expected)
+    traced = RelatedFeaturePenalty(RELATED).eval()
+    with pytest.raises(DataDependentOutputException), FakeTensorMode(allow_non_fake_inputs=True):
+        traced(logits, inputs)  # fails at the check of the value, which a trace does not have
+    assert torch.equal(traced(logits, inputs), expected)
 
 
 # --- lambda --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -385,8 +385,11 @@ def solve_lambda(
     check_beta(beta)
     check_choice("rule", rule, get_args(Rule))
     costs = penalties if rule == "kkt" else -penalties
-    if penalties.device.type == "cpu" and not (torch.is_grad_enabled() and penalties.requires_grad):
-        return _project(costs, beta, feature_mask).to(penalties.dtype)
+    given = [penalties, beta] if isinstance(beta, Tensor) else [penalties]
+    has_graph = torch.is_grad_enabled() and any(value.requires_grad for value in given)
+    if penalties.device.type == "cpu" and not has_graph and not torch.compiler.is_compiling():
+        with suppress(RuntimeError):  # the tensors of torch.func have no numbers of their own
+            return _project(costs, beta, feature_mask).to(penalties.dtype)
     # MPS has no float64; elsewhere it keeps the KKT residual at rounding level for any beta.
     costs = costs.to(torch.float32 if penalties.device.type == "mps" else torch.float64)
     if feature_mask is not None:
