@@ -92,7 +92,7 @@ def outcome_line(values: list[tuple[str, float, float]], statistic: str, epochs:
         return f"|{statistic}| with the prediction, training rows of the only epoch: {rows}"
     rows = ", ".join(f"{name} {first:.4f} -> {last:.4f}" for name, first, last in values)
     line = f"|{statistic}| with the prediction, training rows, first -> last of {epochs} epochs: {rows}"
-    if risen := [name for name, first, last in values if not last < first]:
+    if risen := [name for name, first, last in values if last > first]:
         line += (
             f". It rose for {', '.join(risen)}, which is usual: an untrained model starts near 0. The effect "
             f"of the penalty shows against a run with eta 0 (now {eta:g})."

@@ -153,7 +153,7 @@ class Scores:
         """
         self.num_models, self.has_labels = len(decisions), target is not None
         if target is not None and len(target) and not 0 <= target.min() <= target.max() < self.num_classes:
-            raise InputError(f"target: expected classes from 0 to {self.num_classes - 1} in every row.")
+            raise InputError(f"true classes: expected numbers from 0 to {self.num_classes - 1} in every row.")
         for number, one in enumerate(self.by_class):
             is_class = None if target is None else (target == number).astype(np.int64)
             one.add(cells, decisions == number, is_class, None if probs is None else probs[..., number])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from importlib.metadata import version
@@ -126,7 +127,7 @@ class PredictionWriter(Callback):
 
     Args:
         path: The CSV file to write. An existing file is replaced once the new one is complete; if it has
-            columns that were added since, it is kept, and prediction stops.
+            columns that predictions of this run lack, it is kept, and prediction stops.
     """
 
     def __init__(self, path: str = "predictions.csv") -> None:
@@ -177,7 +178,8 @@ def _check_replaceable(path: Path, written: Collection[str | None]) -> None:
     if not path.is_file() or not path.stat().st_size:
         return
     try:
-        added = [name for name in pd.read_csv(path, nrows=0).columns if name not in written]
+        present = pd.read_csv(path, nrows=0).columns
+        added = [name for name in present if re.sub(r"_\d+$", "", name) not in written]
     except ValueError:
         raise InputError(
             f"{path}: this file is no CSV file; name another one by --predictions.path."

@@ -83,12 +83,17 @@ def is_input_error(error: BaseException) -> bool:
     return isinstance(error, ValueError) and explain(error) != str(error)
 
 
-def explain(error: BaseException) -> str:
-    """Return our own message if it caused the error, else the useful lines of the parser's message."""
+def explain(error: BaseException, prefix: str = "--data.") -> str:
+    """Return our own message if it caused the error, else the useful lines of the parser's message.
+
+    Args:
+        error: The error.
+        prefix: What the command puts before the options of the data.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InputError):
-            return _DATA_OPTION.sub(r"--data.\1", str(cause))
+            return _DATA_OPTION.sub(rf"{prefix}\1", str(cause))
         cause = cause.__cause__ or cause.__context__
     if re.search(
         r"arguments are required: (\w+\.)?data$|class_path 'lightning.LightningDataModule'", str(error)

@@ -186,7 +186,7 @@ def main(args: list[str] | None = None) -> None:
 
         if not is_input_error(error):
             raise
-        _fail(error)
+        _fail(error, given[0])
 
 
 def find_command(name: str) -> Command:
@@ -265,10 +265,11 @@ def _run(name: str, args: list[str]) -> Any:
     return call(found, args, command.name)
 
 
-def _fail(error: Exception) -> NoReturn:
+def _fail(error: Exception, command: str) -> NoReturn:
     from lightning.pytorch.utilities import rank_zero_only  # noqa: PLC0415 - slow for --help
 
     from fairrf_lightning.cli.errors import explain  # noqa: PLC0415
 
-    rank_zero_only(print)(f"error: {explain(error)}", file=sys.stderr)
+    prefix = "--" if command == "to_parquet" else "--data."
+    rank_zero_only(print)(f"error: {explain(error, prefix)}", file=sys.stderr)
     raise SystemExit(2) from error

@@ -266,8 +266,11 @@ class ParquetDirectory:
             yield
         except InputError:
             raise
-        # GCS raises ValueError: pyarrow reports a file that it cannot open as closed, without the reason.
         except (pa.ArrowException, OSError, ImportError, ValueError) as error:
+            # pyarrow calls a file in GCS that it cannot open closed, without the reason.
+            ours = isinstance(error, ValueError) and not isinstance(error, pa.ArrowException)
+            if ours and "closed file" not in str(error):
+                raise
             raise InputError(_explanation(what, error, is_remote=self.is_remote)) from error
 
 

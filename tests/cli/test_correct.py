@@ -84,6 +84,11 @@ def test_report_is_on_the_corrected_decisions(run: Run, trained: Path) -> None:
         assert ({before, after} - {expected}).pop() not in Path(name, "model_card.md").read_text("utf-8")
 
 
+def test_budget_stops_an_unreachable_goal(run: Run) -> None:
+    printed = run("correct best.ckpt --survey survey.csv --goal dp=0.001 --max_accuracy_loss 0.002")
+    assert "Stopped by the accuracy budget (0.002) at dp = 0." in printed
+
+
 def test_published_statistics_give_a_certificate_and_no_estimate(run: Run) -> None:
     data = SyntheticDataModule(n_rows=4000, seed=0)
     table = data.read()

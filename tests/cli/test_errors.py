@@ -70,8 +70,8 @@ Cli = Callable[[str], None]
         ("fit --data adult --model.lr 0", ["lr = 0.0", "positive"]),
         ("fit --data adult --trainer.logger wanb", ["wanb", "did you mean 'wandb'?"]),
         (
-            "fit --data adult --trainer.logger lightning.pytorch.loggers.MLFlowLogger",
-            ["MLFlowLogger: needs the package mlflow>=1.0.0; run: pip install -U 'mlflow>=1.0.0'"],
+            "fit --data adult --trainer.logger lightning.pytorch.loggers.CometLogger",
+            ["CometLogger: needs the package comet-ml", "; run: pip install -U 'comet-ml"],
         ),
         ("fit --data adult --trainer.devices two", ["devices"]),
         ("fit --data adult --trainer.max_epochs many", ["trainer.max_epochs: expected int; Got value: many"]),
