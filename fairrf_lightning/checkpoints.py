@@ -370,8 +370,11 @@ def restoring(path: str | None, option: str = "--ckpt_path ") -> Iterator[None]:
 
 
 def _came_from_restoring(error: BaseException) -> bool:
-    names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-    return any(name.startswith(("restore", "_restore", "load_state_dict")) for name in names)
+    frames = traceback.extract_tb(error.__traceback__)
+    if any(frame.name.startswith(("restore", "_restore", "load_state_dict")) for frame in frames):
+        return True
+    # torch restores any state of an optimiser, which then fails in its first step.
+    return Path(frames[-1].filename).parent.name == "optim"
 
 
 def weights_digest(state_dict: Mapping[str, Any]) -> str:

@@ -271,5 +271,10 @@ def _fail(error: Exception, command: str) -> NoReturn:
     from fairrf_lightning.cli.errors import explain  # noqa: PLC0415
 
     prefix = "--" if command == "to_parquet" else "--data."
-    rank_zero_only(print)(f"error: {explain(error, prefix)}", file=sys.stderr)
+    # Names from the data may hold characters that break lines or command the terminal.
+    text = "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in explain(error, prefix)
+    )
+    rank_zero_only(print)(f"error: {text}", file=sys.stderr)
     raise SystemExit(2) from error

@@ -161,7 +161,8 @@ def _draw_lines(
 ) -> Iterator[str]:
     yield f"Wrote {out}: {people:,} people, drawn at random. 'row' counts the rows of the data from 0."
     yield f"Fill in the column '{sensitive}' and change nothing else; no answer is an empty cell."
-    yield f"Then: {shell_command('correct', run, '--survey', out)}, or fit with --data.membership {out}."
+    yield f"Then: {shell_command('correct', run, '--survey', out)}"
+    yield f"Or use the answers in training: fit takes them as --data.membership {out}."
     if guide is not None:
         yield f"Wrote {guide}: hand it to each person, as answers are randomised."
     if people < MIN_SURVEY:

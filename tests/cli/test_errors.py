@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pandas as pd
 import pytest
 import torch
 
@@ -180,3 +181,10 @@ def test_a_folder_without_the_right_to_write_is_refused() -> None:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
         folder.chmod(0o700)
+
+
+def test_names_from_the_data_cannot_break_lines_or_command_the_terminal(refused: Refused) -> None:
+    name = "a\x85b\x1b[31m"
+    pd.DataFrame({name: [0.0, 1.0] * 50, "label": ["no", "yes"] * 50}).to_parquet("t.parquet")
+    message = refused("fit --data table --data.path t.parquet --data.target label --data.related x")
+    assert r"Choices: a\x85b\x1b[31m, label" in message

@@ -100,6 +100,12 @@ def _check_changed(change: tuple[int, Any], command: str) -> None:
     _run(command, _changed(places()[number % len(places())], value))
 
 
+@pytest.mark.parametrize("state", [(), {"a": 1}])
+def test_a_state_that_the_optimiser_cannot_use_is_refused(state: Any) -> None:
+    changed = _changed(("optimizer_states", 0, "state", 0), state)
+    assert "the checkpoint does not fit this model and data" in _run("fit", changed)
+
+
 @given(change=CHANGES, command=st.sampled_from(COMMANDS))
 @settings(max_examples=12, derandomize=True, **WHOLE_COMMANDS)
 def test_changed_state_is_loaded_or_refused(change: tuple[int, Any], command: str) -> None:
