@@ -54,14 +54,19 @@ class EpochPenalties:
             self.epochs += 1
             self._parts, self._merged = [], []
 
-    def report(self) -> None:
-        """Log ``R`` of the first and of the last epoch, and the features whose ``R`` rose."""
+    def report(self, trained_epochs: int) -> None:
+        """Log ``R`` of the first and of the last epoch, and the features whose ``R`` rose.
+
+        Args:
+            trained_epochs: Number of epochs of the model, those before a resume included.
+        """
         if self.first is None or self.last is None:
             return
         first, last = self.first.tolist(), self.last.tolist()
         values = list(zip(self.penalty.feature_names, first, last, strict=True))
         eta = float(self.penalty.eta)
-        rank_zero_info(outcome_line(values, self.penalty.statistic, self.epochs, eta))
+        resumed = trained_epochs > self.epochs
+        rank_zero_info(outcome_line(values, self.penalty.statistic, self.epochs, eta, resumed=resumed))
 
     def remove(self) -> None:
         """Stop measuring."""

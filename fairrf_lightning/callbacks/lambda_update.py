@@ -247,7 +247,7 @@ class LambdaUpdateCallback(Callback):
         """Report what the penalty achieved, now that the progress bar is closed."""
         for measured in self._measured:
             if measured.penalty.penalised_steps:
-                measured.report()
+                measured.report(trainer.current_epoch)
         if self.update_interval is None:
             return
         penalties = [penalty for penalty in self._penalties(trainer, pl_module) if penalty.penalised_steps]

@@ -242,12 +242,11 @@ def training_section(facts: Facts) -> Section:
     text = ["Lambda is the weight of each related feature in the penalty."]
     if training.chosen_epoch is not None and training.chosen_epoch >= 0:
         text.append(f"The checkpoint of epoch {training.chosen_epoch} was chosen, by {training.rule}.")
-    rows = [
-        (of.feature, name, f"{of.values[0]:.4f}", f"{of.values[-1]:.4f}")
-        for name, histories in (("lambda", training.weights), ("penalty R", training.penalties))
-        for of in histories
-    ]
-    table = Table("First and last epoch", ("related feature", "", "first", "last"), rows)
+    of_what = (("lambda", training.weights), ("penalty R, validation rows", training.penalties))
+    histories = [(name, history) for name, found in of_what for history in found]
+    rows = [(of.feature, name, f"{of.values[0]:.4f}", f"{of.values[-1]:.4f}") for name, of in histories]
+    ends = [f"epoch {histories[0][1].epochs[end]}" for end in (0, -1)] if histories else ["first", "last"]
+    table = Table("First and last epoch of this run", ("related feature", "", *ends), rows)
     return Section("training", title, [" ".join(text)], plots=training_plots(training), tables=[table])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,20 @@ def test_a_penalty_that_rises_is_named_without_alarm(caplog: pytest.LogCaptureFi
     assert all(last > first for _, first, last in reported(caplog))
     assert f"It rose for {', '.join(RELATED)}, which is usual:" in caplog.text
     assert "against a run with eta 0 (now 1e-06)" in caplog.text
+
+
+def test_a_resumed_run_does_not_compare_with_an_untrained_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    update = partial(LambdaUpdateCallback, module="net")
+    weak = partial(RelatedFeaturePenalty, RELATED, eta=1e-6)
+    begun = fit(Foreign(), update(penalty=weak()), max_steps=-1, max_epochs=2)
+    begun.save_checkpoint(tmp_path / "2.ckpt")
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        fit(Foreign(), update(penalty=weak()), max_steps=-1, max_epochs=5, ckpt_path=tmp_path / "2.ckpt")
+    assert "first -> last of 3 epochs since it was resumed" in caplog.text
+    assert "It rose" not in caplog.text
 
 
 def test_a_penalty_that_falls_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
