@@ -382,7 +382,10 @@ class TableDataModule(TabularDataModule):
 
     def _note_if_trained_on(self, checksum: str) -> None:
         if checksum == (self._loaded or {}).get("checksum", self._checksum):
-            rank_zero_info(f"Data: {self.path} was trained on; its training rows are predicted as well.")
+            rank_zero_info(
+                f"Data: {self.path} was trained on, and its training rows are predicted as well. Measured on "
+                "them, a model looks better than it is: audit the run, which takes its test rows only."
+            )
 
 
 @cache  # the seeds of a grid have one table
