@@ -152,17 +152,20 @@ def draw_command(
         if randomized:
             write_text(guide, _instructions(randomized, sensitive))
         write_csv(form, out)
-    run = "RUN" if ckpt_path is None else str(ckpt_path)
+    run = None if ckpt_path is None else str(ckpt_path)
     print_lines(*_draw_lines(module, people, out, sensitive, guide if randomized else None, run=run))
 
 
 def _draw_lines(
-    module: TabularDataModule, people: int, out: Path, sensitive: str, guide: Path | None, *, run: str
+    module: TabularDataModule, people: int, out: Path, sensitive: str, guide: Path | None, *, run: str | None
 ) -> Iterator[str]:
     yield f"Wrote {out}: {people:,} people, drawn at random. 'row' counts the rows of the data from 0."
     yield f"Fill in the column '{sensitive}' and change nothing else; no answer is an empty cell."
-    yield f"Then: {shell_command('correct', run, '--survey', out)}"
-    yield f"Or use the answers in training: fit takes them as --data.membership {out}."
+    if run is None:
+        yield f"Then correct takes a run and --survey {out}, or fit takes --data.membership {out}."
+    else:
+        yield f"Then: {shell_command('correct', run, '--survey', out)}"
+        yield f"Or use the answers in training: fit takes them as --data.membership {out}."
     if guide is not None:
         yield f"Wrote {guide}: hand it to each person, as answers are randomised."
     if people < MIN_SURVEY:
