@@ -19,7 +19,7 @@ def test_form_records_the_probability_and_is_never_overwritten(
     cli(f"survey draw 60 {SYNTHETIC} --randomized 0.25 --sensitive S")
     printed = capsys.readouterr().out
     assert "Wrote survey.csv: 60 people" in printed
-    assert " train.py correct RUN --survey survey.csv" in printed
+    assert "Then correct takes a run and --survey survey.csv, or fit takes" in printed
     assert "251 to 1000: write down your own group" in Path("survey_instructions.txt").read_text("utf-8")
     form = pd.read_csv("survey.csv")
     assert form["randomized"].eq(0.25).all()
