@@ -59,6 +59,22 @@ def weights(model: FairRFModule) -> list[Any]:
     return [parameter.tolist() for parameter in model.parameters()]
 
 
+def check_it_trains_as_a_local_copy(system: fs.FileSystem, bucket: str, folder: Path) -> tuple[str, Any]:
+    """Compare a remote table with its local copy, and a resumed run with a whole one.
+
+    Returns:
+        The address of the table, and the trainer of the resumed run.
+    """
+    address = put_people(system, bucket)
+    local, _ = fit(copied(system, folder / "local"), folder, epochs=2)
+    remote, _ = fit(address, folder, epochs=2)
+    assert weights(local) == weights(remote)
+    fit(address, folder, epochs=1)
+    resumed, trainer = fit(address, folder, epochs=2, resume=folder / "1.ckpt")
+    assert weights(resumed) == weights(remote)
+    return address, trainer
+
+
 def refused(path: str) -> str:
     with pytest.raises(InputError) as caught:
         TableDataModule(path, target="hired", related=["age"]).setup("fit")

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import fs
 
 from fairrf_lightning.errors import InputError
-from tests.datamodules.remote import FILES, copied, fit, put, put_people, refused, weights
+from tests.datamodules.remote import FILES, check_it_trains_as_a_local_copy, put, put_people, refused
 from tests.datamodules.test_streaming import loader, people, rows_of, table
 
 pytest.importorskip("gcp_storage_emulator")
@@ -73,13 +73,7 @@ def storage(endpoint: str, key: Path, monkeypatch: pytest.MonkeyPatch) -> fs.Fil
 def test_remote_and_local_tables_give_the_same_model_and_resume_exactly(
     storage: fs.FileSystem, tmp_path: Path
 ) -> None:
-    address = put_people(storage, BUCKET)
-    local, _ = fit(copied(storage, tmp_path / "local"), tmp_path, epochs=2)
-    remote, _ = fit(address, tmp_path, epochs=2)
-    assert weights(local) == weights(remote)
-    fit(address, tmp_path, epochs=1)
-    resumed, _ = fit(address, tmp_path, epochs=2, resume=tmp_path / "1.ckpt")
-    assert weights(resumed) == weights(remote)
+    check_it_trains_as_a_local_copy(storage, BUCKET, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ["dropped", pytest.param("500", marks=pytest.mark.slow)])

@@ -18,7 +18,7 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules.parquet import ParquetDirectory
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import load_run
-from tests.datamodules.remote import FILES, copied, fit, put, put_people, refused, weights
+from tests.datamodules.remote import FILES, check_it_trains_as_a_local_copy, put, put_people, refused
 from tests.datamodules.test_streaming import loader, people, rows_of, table
 
 pytest.importorskip("flask")
@@ -87,13 +87,7 @@ def storage(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[f
 def test_remote_and_local_tables_give_the_same_model_and_resume_exactly(
     storage: fs.FileSystem, tmp_path: Path
 ) -> None:
-    address = put_people(storage, BUCKET)
-    local, _ = fit(copied(storage, tmp_path / "local"), tmp_path, epochs=2)
-    remote, _ = fit(address, tmp_path, epochs=2)
-    assert weights(local) == weights(remote)
-    fit(address, tmp_path, epochs=1)
-    resumed, trainer = fit(address, tmp_path, epochs=2, resume=tmp_path / "1.ckpt")
-    assert weights(resumed) == weights(remote)
+    address, trainer = check_it_trains_as_a_local_copy(storage, BUCKET, tmp_path)
     assert load_run(tmp_path / "2.ckpt").data.hparams["path"] == address
     assert trainer.datamodule.display_name == "all"
 
