@@ -15,6 +15,8 @@ from fairrf_lightning.datamodules import (
 )
 from fairrf_lightning.errors import InputError
 
+collect_ignore = ["gcs_server.py"]  # a program of slow tests, whose library `.[test]` does not have
+
 _SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 if _SHARED_DATA.is_dir():
     os.environ.setdefault("FAIRRF_DATA", str(_SHARED_DATA))
