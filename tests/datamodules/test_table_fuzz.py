@@ -144,6 +144,7 @@ CELLS = st.one_of(
     missing=st.sampled_from(["indicator", "drop"]),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.filterwarnings("ignore:.*almost determines the sensitive attribute")
 def test_random_cells(columns: list[list[str]], labels: list[str], rows: int, missing: str) -> None:
     frame = pd.DataFrame({f"c{n}": np.resize(cells, rows) for n, cells in enumerate(columns)})
     frame["hired"] = np.resize(labels, rows)
