@@ -76,7 +76,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raise if the folder has checkpoints of another run; delete unfinished files of a killed one."""
-        del pl_module
         folder = Path(str(self.dirpath))
         if trainer.is_global_zero and trainer.ckpt_path:
             for unfinished in folder.glob(".*.ckpt.*.part"):
@@ -91,7 +90,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for signals; Lightning has just set its own handlers."""
-        del trainer, pl_module
         if self.stop_request is not None:
             self.stop_request.listen()
 
@@ -119,7 +117,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Save after a batch within an epoch if it is time to, or if a signal asks to stop."""
-        del pl_module
         loop = trainer.fit_loop.epoch_loop
         self._due = self._due or self._is_due(trainer)
         stop = self._is_asked_to_stop(trainer)
@@ -132,7 +129,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Mark the metrics as new; save after a validation within an epoch."""
-        del pl_module
         if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or self._is_off:
             return
         self._validated = True
@@ -147,7 +143,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after a whole epoch; one that ended early was saved with its last batch."""
-        del pl_module
         whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()  # noqa: SLF001
         if self._is_off or not whole:
             return
@@ -161,7 +156,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop listening; save the last steps."""
-        del pl_module
         if self.stop_request is not None:
             self.stop_request.ignore()
         if self.save_last and not self._is_off and self._last_global_step_saved != trainer.global_step:
@@ -169,7 +163,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stop listening; the loops are in a state that cannot be resumed from."""
-        del trainer, pl_module, exception
         if self.stop_request is not None:
             self.stop_request.ignore()
 
@@ -187,7 +180,6 @@ class BestCheckpoint(ModelCheckpoint):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep the step, which Lightning restores later and without a check."""
-        del trainer, pl_module
         self._resumed_step = checkpoint.get("global_step")
 
     def _is_due(self, trainer: Trainer) -> bool:

@@ -161,12 +161,10 @@ class _Outputs(Callback):
         self._batch: Any = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del trainer
         for name, _ in pl_module.named_modules():
             watch_calls(pl_module, name or None, partial(self._record, name or None))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        del trainer, pl_module, batch_idx
         self._batch = batch
 
     def _record(self, name: str | None, args: Any, kwargs: Any, output: Any, *, direct: bool = False) -> None:

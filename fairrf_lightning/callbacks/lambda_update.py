@@ -151,7 +151,6 @@ class LambdaUpdateCallback(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restore the module; return lambda to the process that started this one."""
-        del pl_module
         for measured in self._measured:
             measured.remove()
         self._measured, self._penalties = [], []
@@ -160,21 +159,18 @@ class LambdaUpdateCallback(Callback):
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restore the module: Lightning does not call ``teardown`` after an error."""
-        del exception
         self.teardown(trainer, pl_module, "fit")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Record the predictions of a training batch."""
-        del pl_module, batch_idx
         self._steps.start_batch(trainer)
         if self._attachment:
             self._attachment.start_batch(batch)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Count optimiser steps with the penalty on; update lambda when it is due."""
-        del pl_module
         if self._attachment:
             self._attachment.end_batch()
         if not self._steps.end_batch(trainer) or self.update_interval is None:
@@ -187,7 +183,6 @@ class LambdaUpdateCallback(Callback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the loss of the last validation, so that it is not mistaken for that of this one."""
-        del pl_module
         if self._attachment:
             trainer.callback_metrics.pop(self.val_loss, None)
 
@@ -200,7 +195,6 @@ class LambdaUpdateCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Record the predictions of a batch of the first validation loader."""
-        del trainer, pl_module, batch_idx
         if self._attachment and dataloader_idx == 0:
             self._attachment.start_batch(batch, training=False)
 
@@ -208,7 +202,6 @@ class LambdaUpdateCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, dataloader_idx: int = 0, **__: Any
     ) -> None:
         """Measure the penalty of these predictions."""
-        del trainer, pl_module
         if self._attachment and dataloader_idx == 0:
             self._attachment.end_validation_batch()
 
@@ -242,7 +235,6 @@ class LambdaUpdateCallback(Callback):
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report what the penalty achieved, now that the progress bar is closed."""
-        del pl_module
         for measured in self._measured:
             if measured.penalty.penalised_steps:
                 measured.report(trainer.current_epoch)

@@ -39,7 +39,6 @@ class Phases(Callback):
         self.on.append(self._watched.enabled)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del trainer, pl_module
         self.first = self._watched.weights.tolist()
 
 

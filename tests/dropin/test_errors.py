@@ -73,7 +73,6 @@ class Reader(nn.Module):
 
 class PlainBackward(Manual):
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.loss(batch).backward()  # type: ignore[no-untyped-call]

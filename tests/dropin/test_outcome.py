@@ -36,7 +36,6 @@ class Seen(Callback):
         self.epochs: list[list[tuple[Any, Any]]] = []
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        del trainer
         self.epochs.append([])
         net = pl_module.net if hasattr(pl_module, "net") else pl_module.backbone
         self.hook = net.register_forward_hook(

@@ -50,21 +50,17 @@ class Strict(Foreign):
         return self.task(logits, {"target": y}), (logits > 0).long(), y
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        del batch_idx
         return self.model_step(batch)[0]
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        del batch_idx
         self.log("val_loss", self.model_step(batch)[0])
 
     test_step = validation_step
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        del batch_idx
         _, _ = batch
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        del dataloader_idx
         x, y = batch
         return x, y
 

@@ -124,7 +124,6 @@ class Step(Foreign):
     """Returns its prediction from ``training_step``."""
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        del batch_idx
         logits = self.net(batch["inputs"])
         return {"loss": self.task(logits, batch) + self.fair_term(logits, batch), "logits": logits}
 
