@@ -27,6 +27,7 @@ from fairrf_lightning.functional import (
     weighted_covariances,
 )
 from fairrf_lightning.related import (
+    MISSING_ADVICE,
     Categorical,
     Columns,
     Declared,
@@ -34,6 +35,7 @@ from fairrf_lightning.related import (
     check_codes,
     check_declared,
     check_values,
+    column_text,
     encode,
     names_in,
     numbers_of,
@@ -205,7 +207,7 @@ class RelatedFeaturePenalty(nn.Module):
         self.rule: Rule = "kkt"
         self._pending: list[Moments] = []
         self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
-        self._checks_batches, self._batches_checked = True, 0
+        self._checks_left = _CHECKED_BATCHES
         self._seems_probability = True
 
     def name_columns(self, names: Sequence[str]) -> None:
@@ -254,7 +256,7 @@ class RelatedFeaturePenalty(nn.Module):
         """
         wanted = isinstance(self.eta, Tensor) or self.eta != 0
         checks = wanted and not torch.compiler.is_compiling()  # a check would break the graph
-        if checks and self.training and self._checks_batches:  # even while pretraining keeps the penalty off
+        if checks and self.training and self._checks_left:  # even while pretraining keeps the penalty off
             self._check_batch(preds, inputs)
         if not self.enabled or not wanted:
             if self.observer is not None and self.training:
@@ -505,9 +507,8 @@ class RelatedFeaturePenalty(nn.Module):
 
     def _check_batch(self, preds: Tensor, inputs: Tensor) -> None:
         """Raise or warn about predictions and columns that are not what the penalty takes them for."""
-        first = self._batches_checked == 0
-        self._batches_checked += 1
-        self._checks_batches = self._batches_checked < _CHECKED_BATCHES
+        first = self._checks_left == _CHECKED_BATCHES
+        self._checks_left -= 1
         if first:
             self._check_columns(inputs)
         if self.output == "probability" and first:
@@ -517,7 +518,7 @@ class RelatedFeaturePenalty(nn.Module):
         if self.output is None and self._seems_probability:
             self._seems_probability = bool(((preds >= 0) & (preds <= 1)).all())
             # Logits of an untrained model may lie there by chance, but not those of ten batches.
-            last = not self._checks_batches or _ends_in_a_probability(preds)
+            last = not self._checks_left or _ends_in_a_probability(preds)
             if self._seems_probability and last:
                 self._seems_probability = False  # one warning
                 warnings.warn(
@@ -548,11 +549,10 @@ class RelatedFeaturePenalty(nn.Module):
     def _check_known_rows(self, related: Tensor) -> None:
         known = related.isfinite()
         if len(known) and not bool(known.all(-1).any()):
-            place = int(known.sum(-2).argmin())
-            name = self.feature_names[int(self.column_feature[place])]
+            column = column_text(self.related, int(known.sum(-2).argmin()))
             raise InputError(
-                f"related feature {name!r}, column {int(self.columns[place])}: with missing='skip' no row of "
-                "the first batch is left for the penalty. Leave this feature out, or fill in its values."
+                f"{column}: with missing='skip' no row of the first batch is left for the penalty. Leave this "
+                "feature out, or fill in its values."
             )
 
     def _check_related_values(
@@ -565,12 +565,10 @@ class RelatedFeaturePenalty(nn.Module):
         bad = ~moments.mean_related.isfinite().reshape(-1, moments.mean_related.shape[-1]).all(0)
         if bool(bad.any()):
             per_column = len(bad) // len(self.column_feature)
-            place = int(bad.nonzero()[0]) // per_column
-            name = self.feature_names[int(self.column_feature[place])]
+            column = column_text(self.related, int(bad.nonzero()[0]) // per_column)
             raise InputError(
-                f"related feature {name!r}, column {int(self.columns[place])}: a value is NaN or infinite, "
-                "in a batch of another process or since the last update of lambda. Fill in such values, or "
-                "give RelatedFeaturePenalty(..., missing='skip') to leave these rows out of the penalty."
+                f"{column}: a value is NaN or infinite, in a batch of another process or since the last "
+                f"update of lambda. {MISSING_ADVICE}"
             )
 
     def hold_in(self, weights: Tensor, counts: Tensor) -> None:

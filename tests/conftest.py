@@ -20,6 +20,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests st
 Refused: TypeAlias = Callable[[str | Sequence[str]], str]
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Start each test with the same random numbers, whatever ran before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Run the command line in an empty folder, quietly."""

@@ -119,7 +119,6 @@ def test_penalty_is_off_until_the_validation_loss_stops_improving(
 
 
 def test_patience_watches_the_loss_of_fairrf_module() -> None:
-    torch.manual_seed(0)
     model = FairRFModule(2, {"age": [0], "zip": [1]}, lr=1e-6)
     callback = PretrainCallback(patience=1, min_delta=0.1)
     trainer(callback, max_epochs=3).fit(model, rows(), rows())
@@ -270,7 +269,6 @@ def test_no_warning_where_epochs_are_comparable(
     callback: Callback, eta: float, pretrain: dict[str, Any], tmp_path: Path
 ) -> None:
     """A warning would fail this test."""
-    torch.manual_seed(0)
     module = FairRFModule(2, {"age": [0], "zip": [1]}, backbone=Linear, eta=eta)
     options = {"max_epochs": 2, "default_root_dir": tmp_path}
     trainer(PretrainCallback(**pretrain), callback, **options).fit(module, rows(), rows())

@@ -243,7 +243,6 @@ def test_rows_of_an_interrupted_epoch_do_not_count_in_the_next_fit() -> None:
     def made() -> FairRFModule:
         return FairRFModule(2, {"age": [0], "zip": [1]}, backbone=nn.Linear(2, 1))
 
-    torch.manual_seed(0)
     module, whole = made(), made()
     whole.load_state_dict(module.state_dict())
     initial = {name: value.clone() for name, value in module.backbone.state_dict().items()}

@@ -54,7 +54,6 @@ class Seen(Callback):
 @pytest.mark.parametrize("kind", ["foreign", "FairRFModule"])
 def test_first_and_last_epoch_are_reported(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """The first epoch is pretraining, without the penalty: it is measured as well."""
-    torch.manual_seed(0)
     module: Any = Foreign()
     attached: dict[str, Any] = {"penalty": RelatedFeaturePenalty(RELATED, eta=5.0), "module": "net"}
     if kind == "FairRFModule":
