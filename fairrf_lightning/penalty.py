@@ -551,8 +551,8 @@ class RelatedFeaturePenalty(nn.Module):
         if len(known) and not bool(known.all(-1).any()):
             column = column_text(self.related, int(known.sum(-2).argmin()))
             raise InputError(
-                f"{column}: with missing='skip' no row of the first batch is left for the penalty. Leave this "
-                "feature out, or fill in its values."
+                f"{column}: with missing='skip' no row of the first batch is left for the penalty. Leave "
+                "this feature out, or fill in its values."
             )
 
     def _check_related_values(

@@ -20,15 +20,9 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback
-from fairrf_lightning.callbacks.checkpointing import (
-    BEST,
-    BestCheckpoint,
-    StoppedBySignal,
-    StopRequest,
-    chosen_by,
-    exit_by_signal,
-)
+from fairrf_lightning.callbacks.checkpointing import BEST, BestCheckpoint, chosen_by
 from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
+from fairrf_lightning.callbacks.stopping import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.checkpoints import (
     WholeFileIO,
     check_checkpoint,
