@@ -56,6 +56,7 @@ class BestCheckpoint(ModelCheckpoint):
         self._due = self._validated = self._stopping = False
         self._resumed_step: int | None = None
         self._unstepped: dict[str, float] = {}
+        self._is_off = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
         if self.save_on_exception or self._save_on_train_epoch_end is False:
             raise InputError(
                 "--checkpoint.save_on_exception and save_on_train_epoch_end: such checkpoints cannot be "
@@ -69,7 +70,7 @@ class BestCheckpoint(ModelCheckpoint):
         if trainer.is_global_zero and trainer.ckpt_path:
             for unfinished in folder.glob(".*.ckpt.*.part"):
                 unfinished.unlink(missing_ok=True)
-        for name in () if trainer.ckpt_path or trainer.fast_dev_run else (LAST, BEST):
+        for name in () if trainer.ckpt_path or self._is_off else (LAST, BEST):
             if self.file_exists(str(folder / name), trainer):
                 raise InputError(
                     f"{folder} has the {name} of another run.\n"
@@ -183,7 +184,7 @@ class BestCheckpoint(ModelCheckpoint):
             self._save_last(trainer, stop=stop)
 
     def _save_best(self, trainer: Trainer) -> None:
-        if self._has_new_metric(trainer) and not trainer.fast_dev_run:
+        if self._has_new_metric(trainer) and not self._is_off:
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
         self._validated = False
 
@@ -194,7 +195,7 @@ class BestCheckpoint(ModelCheckpoint):
         return self._validated or any(item.meta.name == self.monitor for _, item in trained)
 
     def _save_last(self, trainer: Trainer, *, stop: bool = False) -> None:
-        if trainer.fast_dev_run:
+        if self._is_off:
             return
         self._due = False
         self._stopping = trainer.should_stop
