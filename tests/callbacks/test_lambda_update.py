@@ -215,7 +215,6 @@ def run(
     return watch.weights, [model.penalty.weights, *model.parameters()]
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize(
     ("every", "kept", "break_at", "options"),
     [

@@ -126,7 +126,6 @@ def test_patience_watches_the_loss_of_fairrf_module() -> None:
     assert model.penalty.enabled
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize("kept", [1, 2, 3, 4, 5])
 def test_patience_survives_a_resume(tmp_path: Path, kept: int) -> None:
     val_losses = [3.0, 2.0, 2.5, 2.5, 1.0, 1.0]
@@ -225,7 +224,7 @@ def test_several_checkpoints_and_either_mode(tmp_path: Path, mode: str) -> None:
     assert epoch_of(keep) == 4
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed", "ignore:Checkpoint directory .* exists")
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists")
 @pytest.mark.parametrize("kept", [2, 3, 5])
 def test_scores_are_forgotten_once_in_a_resumed_run(tmp_path: Path, kept: int) -> None:
     def made() -> tuple[PretrainCallback, ModelCheckpoint, ModelCheckpoint]:

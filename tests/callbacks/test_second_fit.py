@@ -17,7 +17,6 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from tests.callbacks.test_pretrain import BATCHES, Toy, rows, trainer
 from tests.dropin.twins import Foreign, fit, make_penalty, own_callbacks
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*")
 EPOCH = 20  # batches of tests.dropin.twins
 
 
@@ -124,7 +123,6 @@ def test_lambda_of_the_first_fit_is_not_the_start_of_the_second(second: list[Cal
     assert module.penalty.penalised_steps == expected
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_resumed_fit_keeps_lambda_and_counters(tmp_path: Path) -> None:
     keep = ModelCheckpoint(tmp_path, filename="kept")
     callbacks = PretrainCallback(epochs=1), LambdaUpdateCallback(every_n_steps=2)
@@ -181,7 +179,6 @@ def test_steps_mean_the_same_in_both_callbacks_with_several_optimisers(toy: type
     assert updates.state_dict() == {"steps_since_update": 1}
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_pretraining_steps_of_several_optimisers_survive_a_resume(tmp_path: Path) -> None:
     keep = ModelCheckpoint(tmp_path, filename="kept")
     trainer(PretrainCallback(steps=4), keep, max_epochs=1).fit(TwoOptimisers(), rows())

@@ -84,7 +84,6 @@ class Images(Foreign):
         return self.task(self.net(batch["inputs"].unsqueeze(1)).squeeze(1), batch)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*")
 ROW = TensorBatches({name: value[:1] for name, value in table().items()}, 1)
 
 

@@ -19,7 +19,7 @@ from fairrf_lightning.functional import feature_penalties
 from tests.dropin.twins import RELATED, Foreign, fit, own_callbacks, table
 from tests.ranks import run_on_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*", "ignore:.*no `val_dataloader`.*")
+pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*")
 OWNER, COLUMNS = torch.tensor([0, 1, 1, 2]), [0, 2, 1, 4]
 
 

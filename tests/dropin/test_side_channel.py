@@ -29,12 +29,7 @@ from tests.dropin.twins import (
 )
 from tests.ranks import run_on_ranks
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers.*",
-    "ignore:.*collapsed onto.*",
-    "ignore:.*logging interval.*",
-    "ignore:.*no `val_dataloader`.*",
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*")
 
 
 class Strict(Foreign):

@@ -20,7 +20,7 @@ from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from tests.dropin.twins import BATCH, RELATED, Foreign, assert_same, fit, make_penalty, table, trained
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*", "ignore:.*collapsed onto.*")
+pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*")
 
 
 class Encoded(Foreign):
@@ -179,7 +179,6 @@ class Nested(Foreign):
         return super().training_step({"inputs": amount, "target": batch[1]}, batch_idx)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 def test_nested_and_picklable_parts_of_the_batch() -> None:
     assert_same(
         trained(
