@@ -145,22 +145,12 @@ class RelatedFeaturePenalty(nn.Module):
     ) -> None:
         super().__init__()
         check_declared(related)
-        check_choice("statistic", statistic, STATISTICS)
-        check_choice("given", given, get_args(Given))
-        check_choice("missing", missing, get_args(MissingValues))
-        if output is not None:
-            check_choice("output", output, get_args(Output))
-        if classes is not None and (not classes or any(not isinstance(c, int) or c < 0 for c in classes)):
-            raise InputError(
-                f"classes = {classes!r}: expected numbers of outputs, 0 or more, or null for all."
-            )
+        _check_options(eta, statistic, given, missing, output, classes)
         if isinstance(eta, Tensor):
             self.register_buffer("eta", eta, persistent=False)
         else:
             self.eta: float | Tensor = eta
-        values = torch.as_tensor(eta)
-        if not bool(((values >= 0) & values.isfinite()).all()):
-            raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
+        models = torch.as_tensor(eta).shape
         self.feature_names = list(related)
         self.column_names = names_in(related)  # of the related columns, if they are given by name
         self._declared = dict(related)
@@ -173,12 +163,12 @@ class RelatedFeaturePenalty(nn.Module):
         self.equal_ranks = False
         # The common case, which is computed in fewer operations: all rows count, for one model.
         self._is_simple = (
-            statistic == "covariance" and given == "all" and missing == "raise" and not values.ndim
+            statistic == "covariance" and given == "all" and missing == "raise" and not models
         )
         self._scales: tuple[object, tuple[Tensor, ...]] | None = None
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
-        start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
+        start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
         self._initial = start if feature_mask is None else _masked(start, feature_mask)
         self.register_buffer("weights", self._initial.clone())
         self.register_buffer("columns", torch.empty(0, dtype=torch.long), persistent=False)
@@ -621,6 +611,21 @@ class RelatedFeaturePenalty(nn.Module):
                 self._buffers[name] = buffer.to(moved.device)
         self._pending = [moments.to(self.weights.device) for moments in self._pending]
         return self
+
+
+def _check_options(
+    eta: float | Tensor, statistic: str, given: str, missing: str, output: str | None, classes: Any
+) -> None:
+    check_choice("statistic", statistic, STATISTICS)
+    check_choice("given", given, get_args(Given))
+    check_choice("missing", missing, get_args(MissingValues))
+    if output is not None:
+        check_choice("output", output, get_args(Output))
+    if classes is not None and (not classes or any(not isinstance(c, int) or c < 0 for c in classes)):
+        raise InputError(f"classes = {classes!r}: expected numbers of outputs, 0 or more, or null for all.")
+    values = torch.as_tensor(eta)
+    if not bool(((values >= 0) & values.isfinite()).all()):
+        raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
 
 
 def _is_distributed() -> bool:

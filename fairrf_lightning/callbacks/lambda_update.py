@@ -9,8 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fairrf_lightning.callbacks.attachment import Attachment
-from fairrf_lightning.callbacks.batch_parts import BatchPart
+from fairrf_lightning.callbacks.dropin.attachment import Attachment
+from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart
 from fairrf_lightning.callbacks.epoch_penalties import EpochPenalties
 from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError, check_choice

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
-from fairrf_lightning.callbacks.batch_parts import batch_part
+from fairrf_lightning.callbacks.dropin.batch_parts import batch_part
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from tests.dropin.training_steps import Forward, Manual, TwoOptimisers

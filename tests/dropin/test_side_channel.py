@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback, WithRelated
-from fairrf_lightning.callbacks.side_channel import RelatedItem
+from fairrf_lightning.callbacks.dropin.side_channel import RelatedItem
 from fairrf_lightning.errors import InputError
 from tests.dropin.test_bit_identical import METADATA
 from tests.dropin.twins import (

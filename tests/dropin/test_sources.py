@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback
-from fairrf_lightning.callbacks.batch_parts import comes_from
-from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
+from fairrf_lightning.callbacks.dropin.batch_parts import comes_from
+from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from tests.dropin.twins import BATCH, RELATED, Foreign, assert_same, fit, make_penalty, table, trained

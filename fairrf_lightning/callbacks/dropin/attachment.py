@@ -1,8 +1,4 @@
-"""Attaches a penalty to a LightningModule that does not hold one, without changes to its code.
-
-:class:`Attachment` matches the recorded predictions with related columns and labels and adds the penalty to
-the loss in a wrapped ``backward``.
-"""
+"""Adds the penalty to the loss in a wrapped ``backward``."""
 
 from __future__ import annotations
 
@@ -17,12 +13,12 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from fairrf_lightning.callbacks.batch_parts import BatchPart
+from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart
+from fairrf_lightning.callbacks.dropin.matching import RowMatcher
+from fairrf_lightning.callbacks.dropin.prediction import PredictionTap, watch_calls
+from fairrf_lightning.callbacks.dropin.side_channel import SideChannel
+from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
 from fairrf_lightning.callbacks.epoch_penalties import ValidationPenalty
-from fairrf_lightning.callbacks.matching import RowMatcher
-from fairrf_lightning.callbacks.prediction import PredictionTap, watch_calls
-from fairrf_lightning.callbacks.side_channel import SideChannel
-from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 

@@ -12,8 +12,8 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from fairrf_lightning.callbacks.batch_parts import BatchPart, batch_part, described, tensors_of
-from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
+from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart, batch_part, described, tensors_of
+from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
 from fairrf_lightning.errors import InputError
 
 _MAX_NAMES = 20  # of submodules in an error

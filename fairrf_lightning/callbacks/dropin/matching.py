@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairrf_lightning.callbacks.batch_parts import (
+from fairrf_lightning.callbacks.dropin.batch_parts import (
     BatchPart,
     batch_part,
     comes_from,
@@ -15,8 +15,8 @@ from fairrf_lightning.callbacks.batch_parts import (
     likely_inputs,
     named_columns,
 )
-from fairrf_lightning.callbacks.prediction import Recorded
-from fairrf_lightning.callbacks.side_channel import SideChannel
+from fairrf_lightning.callbacks.dropin.prediction import Recorded
+from fairrf_lightning.callbacks.dropin.side_channel import SideChannel
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 

@@ -13,9 +13,9 @@ from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from fairrf_lightning.callbacks.batch_parts import comes_from, tensors_of
-from fairrf_lightning.callbacks.prediction import watch_calls
-from fairrf_lightning.callbacks.side_channel import RelatedBatch
+from fairrf_lightning.callbacks.dropin.batch_parts import comes_from, tensors_of
+from fairrf_lightning.callbacks.dropin.prediction import watch_calls
+from fairrf_lightning.callbacks.dropin.side_channel import RelatedBatch
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.messages import quiet_lightning
 
