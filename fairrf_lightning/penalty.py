@@ -145,7 +145,12 @@ class RelatedFeaturePenalty(nn.Module):
     ) -> None:
         super().__init__()
         check_declared(related)
-        _check_options(eta, statistic, given, missing, output, classes)
+        check_choice("statistic", statistic, STATISTICS)
+        check_choice("given", given, get_args(Given))
+        check_choice("missing", missing, get_args(MissingValues))
+        if output is not None:
+            check_choice("output", output, get_args(Output))
+        _check_numbers(eta, classes)
         if isinstance(eta, Tensor):
             self.register_buffer("eta", eta, persistent=False)
         else:
@@ -162,9 +167,7 @@ class RelatedFeaturePenalty(nn.Module):
         self.enabled = True
         self.equal_ranks = False
         # The common case, which is computed in fewer operations: all rows count, for one model.
-        self._is_simple = (
-            statistic == "covariance" and given == "all" and missing == "raise" and not models
-        )
+        self._is_simple = statistic == "covariance" and given == "all" and missing == "raise" and not models
         self._scales: tuple[object, tuple[Tensor, ...]] | None = None
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
@@ -613,19 +616,12 @@ class RelatedFeaturePenalty(nn.Module):
         return self
 
 
-def _check_options(
-    eta: float | Tensor, statistic: str, given: str, missing: str, output: str | None, classes: Any
-) -> None:
-    check_choice("statistic", statistic, STATISTICS)
-    check_choice("given", given, get_args(Given))
-    check_choice("missing", missing, get_args(MissingValues))
-    if output is not None:
-        check_choice("output", output, get_args(Output))
-    if classes is not None and (not classes or any(not isinstance(c, int) or c < 0 for c in classes)):
-        raise InputError(f"classes = {classes!r}: expected numbers of outputs, 0 or more, or null for all.")
+def _check_numbers(eta: float | Tensor, classes: Sequence[int] | None) -> None:
     values = torch.as_tensor(eta)
     if not bool(((values >= 0) & values.isfinite()).all()):
         raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
+    if classes is not None and (not classes or any(not isinstance(c, int) or c < 0 for c in classes)):
+        raise InputError(f"classes = {classes!r}: expected numbers of outputs, 0 or more, or null for all.")
 
 
 def _is_distributed() -> bool:
