@@ -79,7 +79,7 @@ class Watch(Callback):
         self.seen = np.zeros(num_rows, dtype=np.uint8)
         self.start = self.end = 0.0
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.start = time.perf_counter()
 
     def on_train_batch_end(

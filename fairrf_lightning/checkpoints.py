@@ -23,7 +23,6 @@ from torch import Tensor
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.files import replacing
-from fairrf_lightning.presets import class_path, import_class, plain_values
 
 _T = TypeVar("_T", int, float, bool)
 _PACKAGE = __name__.partition(".")[0]
@@ -146,107 +145,20 @@ def _check_parts(checkpoint: Any, name: str) -> None:
     for part, expected in _PARTS.items():
         found = checkpoint.get(part)
         if part in checkpoint and (not isinstance(found, expected) or isinstance(found, bool)):
-            raise _malformed(name, part, found)
+            raise malformed(name, part, found)
         if isinstance(found, Mapping) and not all(isinstance(key, str) for key in found):
-            raise _malformed(name, part, found)
+            raise malformed(name, part, found)
     for weight, value in checkpoint["state_dict"].items():
         if not isinstance(value, Tensor) and not weight.endswith("_extra_state"):
-            raise _malformed(name, f"state_dict[{weight!r}]", value)
+            raise malformed(name, f"state_dict[{weight!r}]", value)
 
 
-def _check_counters(loops: Any, path: str, place: str = "loops") -> None:
-    """Raise if a counter of Lightning's loops is not a number: Lightning restores it without a check."""
-    for key, value in loops.items() if isinstance(loops, Mapping) else ():
-        inside = f"{place}[{key!r}]"
-        if isinstance(value, Mapping):
-            _check_counters(value, path, inside)
-        elif ("progress" in place or key == "_batches_that_stepped") and not isinstance(value, int):
-            raise _malformed(f"--ckpt_path {path}", inside, value)
-
-
-def _malformed(name: str, part: str, found: Any) -> InputError:
+def malformed(name: str, part: str, found: Any) -> InputError:
+    """Return the error for a part of a checkpoint that is of another type."""
     return InputError(
         f"{name}: its part {part} is malformed (a {type(found).__name__} was found), so it is not a "
         f"checkpoint of a Lightning run. {_DAMAGED}"
     )
-
-
-def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, Any]:
-    """Return the checkpoint of ``--ckpt_path``, checked against the options before Lightning loads it.
-
-    Args:
-        config: Options of the command as plain values: ``ckpt_path``, ``model``, ``data`` and others.
-        resumes: Whether training resumes, which keeps the options of the data as well.
-
-    Raises:
-        InputError: If it is unreadable, of other data, contradicts the options given, or names a class that
-            is neither of this package nor named by the user.
-    """
-    path = config.get("ckpt_path")
-    if not path:
-        return {}
-    checkpoint = load_checkpoint(path, "--ckpt_path ")
-    data = config.get("data") or {}
-    given = data.get("class_path", "").rpartition(".")[2]
-    trained_on = {
-        name for name, part in checkpoint.items() if isinstance(part, Mapping) and "encoder" in part
-    }
-    if trained_on and given and given not in trained_on and given not in checkpoint:
-        names = " or ".join(sorted(trained_on))
-        raise InputError(f"--ckpt_path {path}: this checkpoint was trained on {names}, not on {given}.")
-    options = checkpoint.get("hyper_parameters", {})
-    for part in ("hyper_parameters", *trained_on):
-        check_plain(checkpoint.get(part), part, f"--ckpt_path {path}")
-    model_class = import_class(config["model"]["class_path"])
-    # Not those of the data, which may come from the checkpoint itself.
-    named = {text for text, place in _texts(config) if not place.startswith("data.")}
-    check_class_paths(options, named, f"--ckpt_path {path}", plain_parameters(model_class))
-    _check_options("model", config["model"], options, path, "the model")
-    if resumes:
-        _check_counters(checkpoint.get("loops"), path)
-    if given in checkpoint:
-        trained = _trained_options(checkpoint[given], given, path)
-        _check_options("data", data if resumes else {}, trained, path, "a resumed run")
-    return checkpoint
-
-
-def _trained_options(state: Any, name: str, path: str) -> dict[str, Any]:
-    """Return the options of the data that a checkpoint's state of them holds."""
-    options = state.get("table_options", {}) if isinstance(state, Mapping) else None
-    if not isinstance(options, Mapping):
-        raise _malformed(f"--ckpt_path {path}", name, state)
-    if not isinstance(state.get("encoder"), Mapping):
-        raise _malformed(f"--ckpt_path {path}", f"{name}.encoder", state.get("encoder"))
-    trained = {**options, **state}
-    trained.pop("missing_values", None)
-    return trained
-
-
-def _check_options(
-    part: str, config: Mapping[str, Any], trained: Mapping[str, Any], path: str, keeper: str
-) -> None:
-    """Raise if an option was given that differs from that in training, which LightningCLI keeps silently."""
-    for option, value in plain_values(config.get("init_args") or {}).items():
-        known = plain_values(trained.get(option))
-        if isinstance(value, Mapping) and "class_path" in value:
-            value = value["class_path"]  # noqa: PLW2901
-            known = known.get("class_path") if isinstance(known, Mapping) else known
-        same = option not in trained or value in (None, known)
-        if not same and not _is_default(value, config["class_path"], option):
-            raise InputError(
-                f"--{part}.{option} {value}: the checkpoint {path} was trained with {known}, and "
-                f"{keeper} keeps it.\nLeave the option out, or train without --ckpt_path."
-            )
-
-
-def _is_default(value: Any, path: str, option: str) -> bool:
-    """Return whether a value is the default of an option, which may be one of a base class."""
-    for owner in import_class(path).__mro__:
-        parameter = inspect.signature(owner).parameters.get(option)
-        if parameter is not None:
-            default = parameter.default
-            return bool(value == (class_path(default) if inspect.isclass(default) else plain_values(default)))
-    return False
 
 
 def check_plain(value: Any, part: str, path: str) -> None:
@@ -257,17 +169,15 @@ def check_plain(value: Any, part: str, path: str) -> None:
         for item in value:
             check_plain(item, part, path)
     elif not isinstance(value, str | int | float | None):
-        raise _malformed(path, part, value)
+        raise malformed(path, part, value)
 
 
 def check_class_paths(
     options: Mapping[str, Any],
     named: Collection[str],
     path: str,
+    hint: Callable[[str, str], str],
     plain: Collection[str] = (),
-    hint: Callable[[str, str], str] = lambda option, text: (
-        f"If you trust it, name it yourself: --{f'model.{option}'.removesuffix('._class_path')} {text}"
-    ),
 ) -> None:
     """Raise if a checkpoint's options name a class that is neither of this package nor named by the user.
 
@@ -278,10 +188,10 @@ def check_class_paths(
         options: Options of a model or of data, as the checkpoint holds them.
         named: Import paths that the user has named.
         path: The checkpoint, for the error.
-        plain: Options that cannot be a class, whatever their text looks like: see :func:`plain_parameters`.
         hint: Returns what to do, given the option and the class.
+        plain: Options that cannot be a class, whatever their text looks like: see :func:`plain_parameters`.
     """
-    for text, place in _texts(options):
+    for text, place in texts(options):
         option, key = place.partition(".")[0], place.rpartition(".")[2]
         if place == _INSTANTIATOR or text in named or _is_trusted(text):
             continue
@@ -294,7 +204,7 @@ def check_class_paths(
 
 def own_classes(options: Mapping[str, Any]) -> list[str]:
     """Return the classes of the user's that options name, which a checkpoint may use only if named again."""
-    named = {text for text, place in _texts(options) if place.rpartition(".")[2] in _CLASS_KEYS}
+    named = {text for text, place in texts(options) if place.rpartition(".")[2] in _CLASS_KEYS}
     return sorted(text for text in named if not _is_trusted(text))
 
 
@@ -302,15 +212,16 @@ def _is_word(text: str) -> bool:
     return _WORD.fullmatch(text) is not None and not Path(text).is_file()
 
 
-def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+def texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts in options, with their places such as ``"backbone.class_path"``."""
     if isinstance(value, str):
         yield value, place
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _texts(item, f"{place}.{key}".lstrip("."))
+            yield from texts(item, f"{place}.{key}".lstrip("."))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item, place)
+            yield from texts(item, place)
 
 
 def plain_parameters(class_type: type[Any]) -> set[str]:

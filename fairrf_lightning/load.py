@@ -175,7 +175,7 @@ def load_run(
     data: TabularDataModule = _make(data_class, _data_options(trained, data_options or {}, path), path)
     if module is None:
         options = _options(checkpoint, "hyper_parameters")
-        check_class_paths(options, trust, str(path), plain_parameters(model_class), _trust_hint)
+        check_class_paths(options, trust, str(path), _trust_hint, plain_parameters(model_class))
         module = _make(model_class, _with_backbone(options, checkpoint["class_paths"], path), path)
     with restoring(str(path), option=""):
         _restore(module, data, checkpoint)
@@ -310,7 +310,7 @@ def _classes(
     if not {"model", "data"} <= set(paths) or not all(isinstance(name, str) for name in paths.values()):
         raise InputError(f"{path}: it does not name a model and a data module. {_OTHER_MODELS}")
     named = {part: {"class_path": name} for part, name in paths.items()}
-    check_class_paths(named, trust, str(path), hint=_trust_hint)
+    check_class_paths(named, trust, str(path), _trust_hint)
     found = import_class(paths["model"]), import_class(paths["data"])
     if not issubclass(found[0], FairRFModule) or not issubclass(found[1], TabularDataModule):
         raise InputError(f"{path}: {paths['model']} with {paths['data']}. {_OTHER_MODELS}")
@@ -333,7 +333,7 @@ def check_data_options(
     hint: Callable[[str, str], str],
 ) -> None:
     """Raise if a checkpoint's options of the data name a class or an address that is not trusted."""
-    check_class_paths(options, trust, path, plain_parameters(data_class), hint)
+    check_class_paths(options, trust, path, hint, plain_parameters(data_class))
     url = options.get("url")
     presets = (preset("datamodules", name) for name in preset_names("datamodules"))
     if url is None or url in trust or any(url == (one.get("init_args") or {}).get("url") for one in presets):

@@ -210,7 +210,6 @@ class FairRFModule(LightningModule):
 
     def make_metrics(self, stage: str, num_groups: int) -> EvaluationMetrics:
         """Return the metrics of ``"val"`` or ``"test"``; override this to measure something else."""
-        del stage
         return EvaluationMetrics(self.penalty, num_groups, self.num_classes)
 
     def on_validation_start(self) -> None:

@@ -27,6 +27,7 @@ from fairrf_lightning.functional import (
     weighted_covariances,
 )
 from fairrf_lightning.related import (
+    MISSING_ADVICE,
     Categorical,
     Columns,
     Declared,
@@ -34,6 +35,7 @@ from fairrf_lightning.related import (
     check_codes,
     check_declared,
     check_values,
+    column_text,
     encode,
     names_in,
     numbers_of,
@@ -148,17 +150,12 @@ class RelatedFeaturePenalty(nn.Module):
         check_choice("missing", missing, get_args(MissingValues))
         if output is not None:
             check_choice("output", output, get_args(Output))
-        if classes is not None and (not classes or any(not isinstance(c, int) or c < 0 for c in classes)):
-            raise InputError(
-                f"classes = {classes!r}: expected numbers of outputs, 0 or more, or null for all."
-            )
+        _check_numbers(eta, classes)
         if isinstance(eta, Tensor):
             self.register_buffer("eta", eta, persistent=False)
         else:
             self.eta: float | Tensor = eta
-        values = torch.as_tensor(eta)
-        if not bool(((values >= 0) & values.isfinite()).all()):
-            raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
+        models = torch.as_tensor(eta).shape
         self.feature_names = list(related)
         self.column_names = names_in(related)  # of the related columns, if they are given by name
         self._declared = dict(related)
@@ -170,13 +167,11 @@ class RelatedFeaturePenalty(nn.Module):
         self.enabled = True
         self.equal_ranks = False
         # The common case, which is computed in fewer operations: all rows count, for one model.
-        self._is_simple = (
-            statistic == "covariance" and given == "all" and missing == "raise" and not values.ndim
-        )
+        self._is_simple = statistic == "covariance" and given == "all" and missing == "raise" and not models
         self._scales: tuple[object, tuple[Tensor, ...]] | None = None
         self.observer: Callable[[Moments], None] | None = None
         self._encodes = any(isinstance(feature, Categorical) for feature in related.values())
-        start = _initial_weights(self.feature_names, initial_weights).expand(*values.shape, -1).clone()
+        start = _initial_weights(self.feature_names, initial_weights).expand(*models, -1).clone()
         self._initial = start if feature_mask is None else _masked(start, feature_mask)
         self.register_buffer("weights", self._initial.clone())
         self.register_buffer("columns", torch.empty(0, dtype=torch.long), persistent=False)
@@ -205,7 +200,7 @@ class RelatedFeaturePenalty(nn.Module):
         self.rule: Rule = "kkt"
         self._pending: list[Moments] = []
         self._counts: Any = [0, 0]  # penalised steps and updates; see hold_in
-        self._checks_batches, self._batches_checked = True, 0
+        self._checks_left = _CHECKED_BATCHES
         self._seems_probability = True
 
     def name_columns(self, names: Sequence[str]) -> None:
@@ -254,7 +249,7 @@ class RelatedFeaturePenalty(nn.Module):
         """
         wanted = isinstance(self.eta, Tensor) or self.eta != 0
         checks = wanted and not torch.compiler.is_compiling()  # a check would break the graph
-        if checks and self.training and self._checks_batches:  # even while pretraining keeps the penalty off
+        if checks and self.training and self._checks_left:  # even while pretraining keeps the penalty off
             self._check_batch(preds, inputs)
         if not self.enabled or not wanted:
             if self.observer is not None and self.training:
@@ -505,9 +500,8 @@ class RelatedFeaturePenalty(nn.Module):
 
     def _check_batch(self, preds: Tensor, inputs: Tensor) -> None:
         """Raise or warn about predictions and columns that are not what the penalty takes them for."""
-        first = self._batches_checked == 0
-        self._batches_checked += 1
-        self._checks_batches = self._batches_checked < _CHECKED_BATCHES
+        first = self._checks_left == _CHECKED_BATCHES
+        self._checks_left -= 1
         if first:
             self._check_columns(inputs)
         if self.output == "probability" and first:
@@ -517,7 +511,7 @@ class RelatedFeaturePenalty(nn.Module):
         if self.output is None and self._seems_probability:
             self._seems_probability = bool(((preds >= 0) & (preds <= 1)).all())
             # Logits of an untrained model may lie there by chance, but not those of ten batches.
-            last = not self._checks_batches or _ends_in_a_probability(preds)
+            last = not self._checks_left or _ends_in_a_probability(preds)
             if self._seems_probability and last:
                 self._seems_probability = False  # one warning
                 warnings.warn(
@@ -548,11 +542,10 @@ class RelatedFeaturePenalty(nn.Module):
     def _check_known_rows(self, related: Tensor) -> None:
         known = related.isfinite()
         if len(known) and not bool(known.all(-1).any()):
-            place = int(known.sum(-2).argmin())
-            name = self.feature_names[int(self.column_feature[place])]
+            column = column_text(self.related, int(known.sum(-2).argmin()))
             raise InputError(
-                f"related feature {name!r}, column {int(self.columns[place])}: with missing='skip' no row of "
-                "the first batch is left for the penalty. Leave this feature out, or fill in its values."
+                f"{column}: with missing='skip' no row of the first batch is left for the penalty. Leave "
+                "this feature out, or fill in its values."
             )
 
     def _check_related_values(
@@ -565,12 +558,10 @@ class RelatedFeaturePenalty(nn.Module):
         bad = ~moments.mean_related.isfinite().reshape(-1, moments.mean_related.shape[-1]).all(0)
         if bool(bad.any()):
             per_column = len(bad) // len(self.column_feature)
-            place = int(bad.nonzero()[0]) // per_column
-            name = self.feature_names[int(self.column_feature[place])]
+            column = column_text(self.related, int(bad.nonzero()[0]) // per_column)
             raise InputError(
-                f"related feature {name!r}, column {int(self.columns[place])}: a value is NaN or infinite, "
-                "in a batch of another process or since the last update of lambda. Fill in such values, or "
-                "give RelatedFeaturePenalty(..., missing='skip') to leave these rows out of the penalty."
+                f"{column}: a value is NaN or infinite, in a batch of another process or since the last "
+                f"update of lambda. {MISSING_ADVICE}"
             )
 
     def hold_in(self, weights: Tensor, counts: Tensor) -> None:
@@ -623,6 +614,14 @@ class RelatedFeaturePenalty(nn.Module):
                 self._buffers[name] = buffer.to(moved.device)
         self._pending = [moments.to(self.weights.device) for moments in self._pending]
         return self
+
+
+def _check_numbers(eta: float | Tensor, classes: Sequence[int] | None) -> None:
+    values = torch.as_tensor(eta)
+    if not bool(((values >= 0) & values.isfinite()).all()):
+        raise InputError(f"eta = {eta!r}: expected 0 (no penalty) or a positive number.")
+    if classes is not None and (not classes or any(not isinstance(c, int) or c < 0 for c in classes)):
+        raise InputError(f"classes = {classes!r}: expected numbers of outputs, 0 or more, or null for all.")
 
 
 def _is_distributed() -> bool:

@@ -13,6 +13,10 @@ from fairrf_lightning.errors import InputError, did_you_mean
 
 _MAX_CODES = 50
 _MIN_ROWS_PER_CODE = 2
+MISSING_ADVICE = (
+    "Fill in such values, or give RelatedFeaturePenalty(..., missing='skip') to leave these rows out of the "
+    "penalty."
+)
 
 
 @dataclass(frozen=True)
@@ -163,19 +167,25 @@ def check_values(columns: Tensor, related: Mapping[str, Columns], mask: Tensor |
     if not bool(bad.any()):
         return
     *_, row, place = bad.nonzero()[0].tolist()
-    names = [(name, number) for name, feature in related.items() for number in numbers_of(feature)]
-    name, number = names[place]
     raise InputError(
-        f"related feature {name!r}, column {number}, row {row} of the batch: the value is "
-        f"{columns[bad][0].item()}, so the penalty is not a number. Fill in such values, or give "
-        "RelatedFeaturePenalty(..., missing='skip') to leave these rows out of the penalty."
+        f"{column_text(related, place)}, row {row} of the batch: the value is {columns[bad][0].item()}, so "
+        f"the penalty is not a number. {MISSING_ADVICE}"
     )
 
 
-def find_codes(inputs: Tensor, related: Mapping[str, Columns]) -> tuple[str, int, int] | None:
-    """Return name, column and number of codes of the first feature whose column looks like category codes.
+def column_text(related: Mapping[str, Columns], place: int) -> str:
+    """Return the feature and the column number of an encoded column, for an error."""
+    columns = [(name, number) for name, feature in related.items() for number in numbers_of(feature)]
+    return "related feature {!r}, column {}".format(*columns[place])
+
+
+def check_codes(inputs: Tensor, related: Mapping[str, Columns]) -> str | None:
+    """Return a warning about the first feature whose column may be category codes.
 
     Such a column has three or more whole values, from 0 or 1 without gaps, each in several rows.
+
+    Raises:
+        InputError: If the inputs are integers, so that such a column is certain to hold codes or counts.
     """
     for name, columns in related.items():
         if isinstance(columns, Categorical) or len(columns) > 1:
@@ -184,28 +194,19 @@ def find_codes(inputs: Tensor, related: Mapping[str, Columns]) -> tuple[str, int
         codes = torch.arange(len(values), device=values.device)
         contiguous = bool((values == codes).all() or (values == codes + 1).all())
         if 3 <= len(values) <= _MAX_CODES and contiguous and int(counts.min()) >= _MIN_ROWS_PER_CODE:
-            return name, columns[0], int(values[-1]) + 1
+            return _codes_warning(inputs, name, columns[0], int(values[-1]))
     return None
 
 
-def check_codes(inputs: Tensor, related: Mapping[str, Columns]) -> str | None:
-    """Return a warning about columns that may be category codes.
-
-    Raises:
-        InputError: If the inputs are integers, so that such a column is certain to hold codes or counts.
-    """
-    found = find_codes(inputs, related)
-    if found is None:
-        return None
-    name, column, codes = found
-    fix = f"{{{name!r}: Categorical({column}, num_categories={codes})}}"
+def _codes_warning(inputs: Tensor, name: str, column: int, largest: int) -> str:
+    fix = f"{{{name!r}: Categorical({column}, num_categories={largest + 1})}}"
     if inputs.is_floating_point():
         return (
-            f"related feature {name!r}: column {column} has the whole values up to {codes - 1} only. If "
+            f"related feature {name!r}: column {column} has the whole values up to {largest} only. If "
             f"these are category codes, encode them: {fix}. If they are numbers, this is fine."
         )
     raise InputError(
-        f"related feature {name!r}: column {column} has dtype {inputs.dtype} and values up to {codes - 1}. "
+        f"related feature {name!r}: column {column} has dtype {inputs.dtype} and values up to {largest}. "
         f"Category codes are not numbers: encode them one-hot, {fix}; or give inputs.float() if they are "
         "numbers."
     )

@@ -22,6 +22,12 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 Refused: TypeAlias = Callable[[str | Sequence[str]], str]
 
 
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Start each test with the same random numbers, whatever ran before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Run the command line in an empty folder, quietly."""

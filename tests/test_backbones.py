@@ -26,7 +26,6 @@ def test_backbones_give_one_logit_a_row(make: Callable[[int], nn.Module], rows: 
 
 @pytest.mark.parametrize("make", [MLP, Linear, LinearSVM])
 def test_rows_do_not_influence_each_other(make: Callable[[int], nn.Module]) -> None:
-    torch.manual_seed(0)
     backbone, inputs = make(5).double().eval(), torch.randn(6, 5, dtype=torch.float64)
     alone = torch.cat([backbone(row[None]) for row in inputs])
     torch.testing.assert_close(backbone(inputs), alone)
@@ -49,7 +48,6 @@ def test_mlp_takes_any_hidden_layers() -> None:
 
 
 def test_dropout_acts_in_training_only() -> None:
-    torch.manual_seed(0)
     backbone, inputs = MLP(5, dropout=0.5), torch.randn(8, 5)
     assert sum(isinstance(layer, nn.Dropout) for layer in backbone) == 2
     assert not torch.equal(backbone(inputs), backbone(inputs))
@@ -59,7 +57,6 @@ def test_dropout_acts_in_training_only() -> None:
 
 @pytest.mark.parametrize("l2", [0.0, 0.1, 3.0])
 def test_svm_loss_is_the_mean_hinge_loss_and_the_mean_squared_coefficient(l2: float) -> None:
-    torch.manual_seed(0)
     svm = LinearSVM(5, l2=l2)
     logits, target = 2 * torch.randn(50), torch.randint(2, (50,)).float()
     hinge = hinge_loss(2 * target.numpy() - 1, logits.numpy())

@@ -86,9 +86,7 @@ def test_the_preset_asks_for_the_related_columns() -> None:
     assert "related" in output
 
 
-@pytest.mark.filterwarnings(
-    "ignore:.*validation_step.*", "ignore:.*logging interval.*", "ignore:.*tensorboardX.*"
-)
+@pytest.mark.filterwarnings("ignore:.*validation_step.*", "ignore:.*tensorboardX.*")
 def test_the_quickstart_updates_lambda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", ROOT_README, flags=re.DOTALL)
     (block,) = [block for block in blocks if "FairRFModule(" in block]

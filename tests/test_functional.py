@@ -508,7 +508,6 @@ def test_an_unknown_rule_is_refused() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("statistic", get_args(Statistic))
 def test_models_may_share_the_rows_of_their_seed(statistic: Statistic, masked: bool) -> None:  # noqa: FBT001 - parametrised
-    torch.manual_seed(0)
     preds, related, owner = torch.rand(3, 4, 20), torch.randn(3, 1, 20, 5), torch.tensor([0, 1, 1, 2, 0])
     mask = torch.rand(3, 1, 20) > 0.4 if masked else None
     together = feature_penalties(preds, related, owner, 3, statistic=statistic, mask=mask)

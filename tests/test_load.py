@@ -16,8 +16,8 @@ from torch import nn
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
-from fairrf_lightning.checkpoints import _check_options
 from fairrf_lightning.cli import main
+from fairrf_lightning.cli.checkpoint_options import _check_options
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.datamodules.penalty_columns import KSMOTE
 from fairrf_lightning.errors import InputError

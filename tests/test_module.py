@@ -304,7 +304,6 @@ def test_epoch_logs_the_mean_loss_and_penalty_of_its_own_batches() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*enable_checkpointing.*")
 def test_lr_find_changes_the_learning_rate_and_nothing_else(tmp_path: Any) -> None:
-    torch.manual_seed(0)
     module, updates = FairRFModule(backbone=Linear, lr=1e-3), LambdaUpdateCallback(every_n_steps=4)
     trainer = quiet_trainer(
         max_epochs=10, callbacks=[PretrainCallback(epochs=1), updates], default_root_dir=tmp_path

@@ -173,7 +173,6 @@ def test_columns_with_a_protected_name_are_named(cli: Cli, capsys: pytest.Captur
     assert "protected by name" not in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*")
 @pytest.mark.parametrize(("epochs", "is_vanilla"), [(1, True), (2, False)])
 def test_an_attached_penalty_counts_as_the_tested_checkpoint_has_it(
     tmp_path: Path, epochs: int, *, is_vanilla: bool

@@ -368,7 +368,6 @@ def step_on_ranks(ranks: int) -> list[dict[str, Tensor]]:
     return results
 
 
-@pytest.mark.filterwarnings("ignore:.*use of fork")  # Python 3.12; no thread of ours runs
 def test_several_outputs_are_exact_over_ranks(tmp_path: Path) -> None:
     for found, options in zip(run_on_ranks(step_on_ranks, tmp_path, timeout=60), CASES, strict=True):
         single = outcome(slice(None), options)

@@ -460,7 +460,6 @@ def run_rank(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.filterwarnings("ignore:.*use of fork")  # Python 3.12; no thread of ours runs
 def test_step_on_two_processes_is_the_step_of_one_on_all_rows(tmp_path: Path) -> None:
     # Forked: two more imports of torch take 14 seconds.
     start_processes(run_rank, (str(tmp_path),), nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]

@@ -2,10 +2,10 @@
 
 from fairrf_lightning.callbacks.checkpointing import PenalisedCheckpoint
 from fairrf_lightning.callbacks.correction import CorrectionCallback
-from fairrf_lightning.callbacks.inspection import inspect
+from fairrf_lightning.callbacks.dropin.inspection import inspect
+from fairrf_lightning.callbacks.dropin.side_channel import WithRelated
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
-from fairrf_lightning.callbacks.side_channel import WithRelated
 
 __all__ = [
     "CorrectionCallback",

@@ -1,36 +1,26 @@
-"""Checkpoints of a run: ``best.ckpt`` to use, ``last.ckpt`` to resume from, also after SIGTERM or Ctrl-C."""
+"""Checkpoints of a run: ``best.ckpt`` to use, ``last.ckpt`` to resume from."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
 from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
+from fairrf_lightning.callbacks.stopping import StopRequest
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.decisions import is_constant
 from fairrf_lightning.run_state import in_pretraining
 
 BEST = "best.ckpt"
 LAST = "last.ckpt"
-_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
-_Handler = Callable[[int, FrameType | None], None]
 _SCORES = (
     "best_k_models",
     "best_model_path",
@@ -66,7 +56,7 @@ class BestCheckpoint(ModelCheckpoint):
         self._due = self._validated = self._stopping = False
         self._resumed_step: int | None = None
         self._unstepped: dict[str, float] = {}
-        self._is_off = bool(getattr(trainer, "fast_dev_run", False))
+        self._is_off = bool(trainer.fast_dev_run)  # type: ignore[attr-defined]
         if self.save_on_exception or self._save_on_train_epoch_end is False:
             raise InputError(
                 "--checkpoint.save_on_exception and save_on_train_epoch_end: such checkpoints cannot be "
@@ -76,7 +66,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raise if the folder has checkpoints of another run; delete unfinished files of a killed one."""
-        del pl_module
         folder = Path(str(self.dirpath))
         if trainer.is_global_zero and trainer.ckpt_path:
             for unfinished in folder.glob(".*.ckpt.*.part"):
@@ -91,7 +80,6 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for signals; Lightning has just set its own handlers."""
-        del trainer, pl_module
         if self.stop_request is not None:
             self.stop_request.listen()
 
@@ -119,21 +107,17 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
         """Save after a batch within an epoch if it is time to, or if a signal asks to stop."""
-        del pl_module
         loop = trainer.fit_loop.epoch_loop
         self._due = self._due or self._is_due(trainer)
         stop = self._is_asked_to_stop(trainer)
         wanted = stop or (self.save_last and (self._due or trainer.global_step == trainer.max_steps))
-        if not wanted or self._is_off:
-            return
         at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
-        if not (at_end or loop._should_accumulate() or _validates_now(trainer)):  # noqa: SLF001
+        if wanted and not (at_end or loop._should_accumulate() or _validates_now(trainer)):  # noqa: SLF001
             self._save_last(trainer, stop=stop)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Mark the metrics as new; save after a validation within an epoch."""
-        del pl_module
-        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING or self._is_off:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
         self._validated = True
         loop = trainer.fit_loop.epoch_loop
@@ -147,9 +131,7 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save after a whole epoch; one that ended early was saved with its last batch."""
-        del pl_module
-        whole = trainer.fit_loop.epoch_loop._num_ready_batches_reached()  # noqa: SLF001
-        if self._is_off or not whole:
+        if not trainer.fit_loop.epoch_loop._num_ready_batches_reached():  # noqa: SLF001
             return
         number = trainer.current_epoch + 1
         ends = number == trainer.max_epochs or trainer.should_stop or trainer.global_step == trainer.max_steps
@@ -161,15 +143,13 @@ class BestCheckpoint(ModelCheckpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop listening; save the last steps."""
-        del pl_module
         if self.stop_request is not None:
             self.stop_request.ignore()
-        if self.save_last and not self._is_off and self._last_global_step_saved != trainer.global_step:
+        if self.save_last and self._last_global_step_saved != trainer.global_step:
             self._save_last(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stop listening; the loops are in a state that cannot be resumed from."""
-        del trainer, pl_module, exception
         if self.stop_request is not None:
             self.stop_request.ignore()
 
@@ -187,7 +167,6 @@ class BestCheckpoint(ModelCheckpoint):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep the step, which Lightning restores later and without a check."""
-        del trainer, pl_module
         self._resumed_step = checkpoint.get("global_step")
 
     def _is_due(self, trainer: Trainer) -> bool:
@@ -205,7 +184,7 @@ class BestCheckpoint(ModelCheckpoint):
             self._save_last(trainer, stop=stop)
 
     def _save_best(self, trainer: Trainer) -> None:
-        if self._has_new_metric(trainer):
+        if self._has_new_metric(trainer) and not self._is_off:
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
         self._validated = False
 
@@ -216,6 +195,8 @@ class BestCheckpoint(ModelCheckpoint):
         return self._validated or any(item.meta.name == self.monitor for _, item in trained)
 
     def _save_last(self, trainer: Trainer, *, stop: bool = False) -> None:
+        if self._is_off:
+            return
         self._due = False
         self._stopping = trainer.should_stop
         self._last_time_checked = time.monotonic()
@@ -291,108 +272,3 @@ def _validates_now(trainer: Trainer) -> bool:
     """Return whether a validation follows this batch."""
     fetcher: Any = trainer.fit_loop._data_fetcher  # noqa: SLF001
     return trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)  # noqa: SLF001
-
-
-class StoppedBySignal(SystemExit):
-    """Ends a process that was stopped by a signal: exit code 143 for SIGTERM, 130 for Ctrl-C."""
-
-    def __init__(self, number: int, resume: str = "") -> None:
-        super().__init__(128 + number)
-        self._number = number
-        self._resume = resume
-
-    def explain(self) -> None:
-        """Print the signal and the command that resumes."""
-        name = _SIGNALS[signal.Signals(self._number)]
-        rank_zero_only(_print)(f"\nStopped by {name}; {self._resume or 'nothing was saved.'}")
-
-
-@contextmanager
-def exit_by_signal() -> Iterator[None]:
-    """Raise :class:`StoppedBySignal` within the block when SIGTERM or Ctrl-C arrives."""
-    before = _handle(_stop_now)
-    try:
-        yield
-    finally:
-        _put_back(before)
-
-
-def _handle(handler: _Handler) -> dict[int, Any]:
-    """Set the handler of our signals and return the previous ones; only the main thread can set them."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {number: signal.signal(number, handler) for number in _SIGNALS}
-
-
-def _put_back(handlers: dict[int, Any]) -> None:
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-def _stop_now(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
-    raise StoppedBySignal(number)
-
-
-class StopRequest:
-    """Records the first SIGTERM or Ctrl-C, so that training can save and stop after a batch.
-
-    A second signal stops at once.
-
-    Args:
-        args: The command line without the program's name, to print the command that resumes.
-    """
-
-    def __init__(self, args: Sequence[str]) -> None:
-        self._args = list(args)
-        self._number = 0
-        self._before: dict[int, Any] = {}
-
-    def listen(self) -> None:
-        """Replace Lightning's handlers, which exit with code 0 or 1."""
-        if not self._before:
-            self._number = 0
-            self._before = _handle(self._note)
-
-    def ignore(self) -> None:
-        """Restore the handlers that :meth:`listen` replaced."""
-        _put_back(self._before)
-        self._before = {}
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self._number:
-            _stop_now(number, frame)
-        self._number = number
-
-    def agreed(self, trainer: Trainer) -> bool:
-        """Return whether any process of the run was asked to stop; all processes agree."""
-        if trainer.world_size == 1:
-            return self._number > 0
-        return bool(trainer.strategy.reduce_boolean_decision(self._number > 0, all=False))
-
-    def stop(self, trainer: Trainer, path: str) -> NoReturn:
-        """Exit and print the command that resumes from ``path``."""
-        self.ignore()
-        # Lightning's launcher treats any other code of a process that it started as a crash.
-        if trainer.local_rank > 0 and "TORCHELASTIC_RUN_ID" not in os.environ:
-            raise SystemExit(0)
-        resume = f"step {trainer.global_step} is saved.\nResume with: {resume_command(self._args, path)}"
-        raise StoppedBySignal(self._number or signal.SIGTERM, resume)
-
-
-def resume_command(args: Sequence[str], path: str) -> str:
-    """Return the command that resumes: the arguments of this process with ``--ckpt_path``.
-
-    >>> command = resume_command(["fit", "--ckpt_path", "old.ckpt", "--data", "adult"], "last.ckpt")
-    >>> command.partition(" fit")[2]
-    ' --data adult --ckpt_path last.ckpt'
-    """
-    pairs = zip(args, ["", *args], strict=False)
-    kept = [arg for arg, before in pairs if "--ckpt_path" not in (arg.partition("=")[0], before)]
-    return shell_command(*kept, "--ckpt_path", path)
-
-
-def _print(text: str) -> None:
-    sys.stdout.flush()
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()

@@ -33,26 +33,29 @@ class EpochPenalties:
         self.last: Tensor | None = None
         self.epochs = 0
         self._parts: list[Moments] = []
-        self._merged: list[Moments] = []  # apart from the others: single batches are packed more quickly
+        self._merged: Tensor | None = None  # those before, packed
         penalty.observer = self._add
 
     def _add(self, moments: Moments) -> None:
         self._parts.append(moments)
         if len(self._parts) == _MAX_PARTS:
-            self._merged.append(_merge(self._parts))
+            self._merge()
+
+    def _merge(self) -> None:
+        if self._parts:
+            before = [] if self._merged is None else [self._merged.unsqueeze(0)]
+            self._merged = merge_moments(torch.cat([*before, Moments.pack_all(self._parts)])).pack()
             self._parts = []
-            if len(self._merged) == _MAX_PARTS:
-                self._merged = [_merge(self._merged)]
 
     @torch.no_grad()
     def end_epoch(self) -> None:
         """Measure the rows of an epoch, then drop them."""
-        parts = [*self._merged, *([_merge(self._parts)] if self._parts else [])]
-        if parts:
-            self.last = self.penalty.penalties(_merge(parts))
+        self._merge()
+        if self._merged is not None:
+            self.last = self.penalty.penalties(Moments.unpack(self._merged))
             self.first = self.last if self.first is None else self.first
             self.epochs += 1
-            self._parts, self._merged = [], []
+            self._merged = None
 
     def report(self, trained_epochs: int) -> None:
         """Log ``R`` of the first and of the last epoch, and the features whose ``R`` rose.
@@ -73,10 +76,6 @@ class EpochPenalties:
         self.penalty.observer = None
 
 
-def _merge(parts: list[Moments]) -> Moments:
-    return merge_moments(Moments.pack_all(parts))
-
-
 class ValidationPenalty:
     """The penalty over all rows of a validation epoch, on all ranks.
 
@@ -85,22 +84,21 @@ class ValidationPenalty:
 
     Args:
         penalty: The penalty to measure.
+        device: Device of the predictions.
+
+    Attributes:
+        problem: The first error of this epoch's batches.
     """
 
-    def __init__(self, penalty: RelatedFeaturePenalty) -> None:
+    def __init__(self, penalty: RelatedFeaturePenalty, device: torch.device) -> None:
+        self.problem = ""
         self._penalty = penalty
-        self.start(torch.device("cpu"))
-
-    def start(self, device: torch.device) -> None:
-        """Drop all rows, at the start of a fit."""
-        self._rows = FeaturePenalties(self._penalty).to(device)
-        self._has_rows = self._warned = False
-        self.problem = ""  # the first error of this epoch's batches
+        self._rows = FeaturePenalties(penalty).to(device)
+        self._warned = False
 
     @torch.no_grad()
     def update(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> None:
         """Add the rows of a batch."""
-        self._has_rows = True
         self._rows.update(self._penalty.probabilities(preds), inputs, target)
 
     @torch.no_grad()
@@ -109,12 +107,12 @@ class ValidationPenalty:
 
         Under DDP this is a collective operation; a rank may have no rows.
         """
-        has_rows = trainer.strategy.reduce_boolean_decision(self._has_rows, all=False)
+        has_rows = trainer.strategy.reduce_boolean_decision(self._rows.update_called, all=False)
         sound = trainer.strategy.reduce_boolean_decision(not self.problem, all=True)
         if self.problem and not self._warned:
             self._warned = True
             rank_zero_warn(f"val_penalty is not logged: {self.problem}")
-        self._has_rows, self.problem = False, ""
+        self.problem = ""
         values = self._rows.compute().reshape(-1) if has_rows and sound else None  # one feature is squeezed
         self._rows.reset()
         return None if values is None else (self._penalty.total(values), self._penalty.objective(values))

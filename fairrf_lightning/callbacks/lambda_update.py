@@ -9,8 +9,8 @@ from lightning import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
-from fairrf_lightning.callbacks.attachment import Attachment
-from fairrf_lightning.callbacks.batch_parts import BatchPart
+from fairrf_lightning.callbacks.dropin.attachment import Attachment
+from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart
 from fairrf_lightning.callbacks.epoch_penalties import EpochPenalties
 from fairrf_lightning.checkpoints import restored
 from fairrf_lightning.errors import InputError, check_choice
@@ -112,7 +112,7 @@ class LambdaUpdateCallback(Callback):
             self._state_key = self._generate_state_key(module=module, **part)
         self._val_cost: Tensor | None = None
         self._measured: list[EpochPenalties] = []
-        self._updated: list[RelatedFeaturePenalty] = []  # found in the first batch of a fit
+        self._penalties: list[RelatedFeaturePenalty] = []  # of this fit
         self._start()
 
     def _start(self) -> None:
@@ -128,7 +128,7 @@ class LambdaUpdateCallback(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start fresh in each fit; the state of a checkpoint is restored after this."""
         if self._attachment:
-            self._attachment.open_side_channel(pl_module)
+            self._attachment.setup(pl_module)
         if stage == "fit":
             if self.every_n_steps == "auto":
                 data = getattr(trainer, "datamodule", None)
@@ -139,38 +139,32 @@ class LambdaUpdateCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach the penalty, now that ``configure_model`` and the strategy have built the module."""
-        self._updated = []
         if self._attachment:
             self._attachment.attach(trainer, pl_module)
-        penalties = self._penalties(trainer, pl_module)
+        found = [self.penalty] if self.penalty else find_penalties(trainer, pl_module, self)
         if self.every_n_steps is not None:
-            for penalty in penalties:
+            for penalty in found:
                 penalty.beta, penalty.rule = _as_tensor(self.beta), self.rule
-        single = [penalty for penalty in penalties if penalty.is_wanted and penalty.weights.ndim == 1]
+        self._penalties = found
+        single = [penalty for penalty in found if penalty.is_wanted and penalty.weights.ndim == 1]
         self._measured = [EpochPenalties(penalty) for penalty in single]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Restore the module; return lambda to the process that started this one."""
-        del pl_module
         for measured in self._measured:
             measured.remove()
-        self._measured, self._updated = [], []
+        self._measured, self._penalties = [], []
         if self._attachment:
-            self._attachment.detach()
-            self._attachment.close_side_channel()
-            if stage == "fit":
-                self._attachment.return_lambda(trainer)
+            self._attachment.teardown(trainer, stage)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Restore the module: Lightning does not call ``teardown`` after an error."""
-        del exception
         self.teardown(trainer, pl_module, "fit")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Record the predictions of a training batch."""
-        del pl_module, batch_idx
         self._steps.start_batch(trainer)
         if self._attachment:
             self._attachment.start_batch(batch)
@@ -181,16 +175,14 @@ class LambdaUpdateCallback(Callback):
             self._attachment.end_batch()
         if not self._steps.end_batch(trainer) or self.update_interval is None:
             return
-        penalties = self._updated = self._updated or self._penalties(trainer, pl_module)
-        self._steps_since_update += any(penalty.enabled for penalty in penalties)
+        self._steps_since_update += any(penalty.enabled for penalty in self._penalties)
         if self._steps_since_update >= self.update_interval:
             self._steps_since_update = 0
-            for penalty in penalties:
+            for penalty in self._penalties:
                 self._update(penalty)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the loss of the last validation, so that it is not mistaken for that of this one."""
-        del pl_module
         if self._attachment:
             trainer.callback_metrics.pop(self.val_loss, None)
 
@@ -203,17 +195,15 @@ class LambdaUpdateCallback(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Record the predictions of a batch of the first validation loader."""
-        del trainer, pl_module, batch_idx
         if self._attachment and dataloader_idx == 0:
-            self._attachment.start_validation_batch(batch)
+            self._attachment.start_batch(batch, training=False)
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, dataloader_idx: int = 0, **__: Any
     ) -> None:
         """Measure the penalty of these predictions."""
-        del trainer
         if self._attachment and dataloader_idx == 0:
-            self._attachment.end_validation_batch(pl_module)
+            self._attachment.end_validation_batch()
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log ``val_penalty`` and ``val_objective`` of an attached penalty."""
@@ -250,15 +240,12 @@ class LambdaUpdateCallback(Callback):
                 measured.report(trainer.current_epoch)
         if self.update_interval is None:
             return
-        penalties = [penalty for penalty in self._penalties(trainer, pl_module) if penalty.penalised_steps]
+        penalties = [penalty for penalty in self._penalties if penalty.penalised_steps]
         if penalties and not any(penalty.updates for penalty in penalties):
             rank_zero_warn(never_updated_notice(self._steps_since_update, self.update_interval))
 
-    def _penalties(self, trainer: Trainer, pl_module: LightningModule) -> list[RelatedFeaturePenalty]:
-        return [self.penalty] if self.penalty else find_penalties(trainer, pl_module, self)
-
     def _suffix(self, trainer: Trainer, pl_module: LightningModule) -> str:
-        several = len(find_penalties(trainer, pl_module, self)) > 1
+        several = len(penalties_of(trainer, pl_module)) > 1
         return f"/{self._module}" if several and self._module else ""
 
     def _update(self, penalty: RelatedFeaturePenalty) -> None:

@@ -126,7 +126,7 @@ class PretrainCallback(Callback):
         """Count the optimiser's steps."""
         self._steps.end_batch(trainer)
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare the monitored metric with its best value."""
         fitting = trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
         if self.patience is not None and fitting and not self._finished:
@@ -140,14 +140,12 @@ class PretrainCallback(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the penalties on, for a later Trainer without this callback."""
-        del trainer, pl_module, stage
         for penalty in self._penalties:
             penalty.enabled = True
         self._penalties = []
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave the penalties on: Lightning does not call ``teardown`` after an error."""
-        del exception
         self.teardown(trainer, pl_module, "fit")
 
     def _is_over(self, trainer: Trainer) -> bool:

@@ -39,7 +39,6 @@ class RunRecord(SaveConfigCallback):
 
     def save_config(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Write both files for ``fit``; other commands write no run."""
-        del pl_module
         directory = run_directory(trainer)
         if stage != "fit" or directory is None:
             return
@@ -139,7 +138,6 @@ class PredictionWriter(Callback):
     def on_predict_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any, **__: Any
     ) -> None:
-        del pl_module
         if not isinstance(outputs, dict):
             raise InputError("predictions are written only for a model whose predict_step returns a dict.")
         frame = pd.DataFrame(dict(_columns(outputs)))
@@ -148,7 +146,7 @@ class PredictionWriter(Callback):
             _check_replaceable(self.path, {*frame.columns, *PREDICTED, "target", sensitive})
         self._frames.append(frame)
 
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002 - Lightning's hook
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the ranks' rows and write them in the table's order."""
         mine = pd.concat(self._frames, ignore_index=True) if self._frames else pd.DataFrame()
         self._frames = []

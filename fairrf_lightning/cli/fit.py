@@ -20,23 +20,17 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback
-from fairrf_lightning.callbacks.checkpointing import (
-    BEST,
-    BestCheckpoint,
-    StoppedBySignal,
-    StopRequest,
-    chosen_by,
-    exit_by_signal,
-)
+from fairrf_lightning.callbacks.checkpointing import BEST, BestCheckpoint, chosen_by
 from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
+from fairrf_lightning.callbacks.stopping import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.checkpoints import (
     WholeFileIO,
-    check_checkpoint,
     check_class_paths,
     check_plain,
     load_checkpoint,
     restoring,
 )
+from fairrf_lightning.cli.checkpoint_options import check_checkpoint
 from fairrf_lightning.cli.errors import NO_DATA, explain
 from fairrf_lightning.cli.output import (
     ProgressLine,
@@ -353,7 +347,7 @@ def _data_and_model(checkpoint: dict[str, Any], name: str, given: Mapping[str, s
     check_plain([classes, options], "class_paths", name)
     absent = {"data", "model"} - {option.removeprefix("--").replace("method", "model") for option in given}
     for part in sorted(absent & set(classes)):
-        check_class_paths({part: classes[part]}, (), name, hint=_trust_hint)
+        check_class_paths({part: classes[part]}, (), name, _trust_hint)
         init_args = {}
         if part == "data":
             data_class = import_class(classes[part]["class_path"])

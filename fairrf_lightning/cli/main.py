@@ -176,7 +176,7 @@ def main(args: list[str] | None = None) -> None:
     try:
         _run(given[0], given[1:])
     except KeyboardInterrupt as stopped:
-        from fairrf_lightning.callbacks.checkpointing import StoppedBySignal  # noqa: PLC0415 - imports torch
+        from fairrf_lightning.callbacks.stopping import StoppedBySignal  # noqa: PLC0415 - imports torch
 
         signalled = StoppedBySignal(signal.SIGINT)
         signalled.explain()

@@ -142,7 +142,6 @@ class ARLModule(FairRFModule):
             raise InputError(f"adversary_lr = {adversary_lr!r}: expected a positive learning rate.")
         if pretrain_steps < 0:
             raise InputError(f"pretrain_steps = {pretrain_steps}: expected 0 or more steps.")
-        self._adversary_options = adversary_lr, pretrain_steps
         super().__init__(
             n_features,
             related,
@@ -165,21 +164,23 @@ class ARLModule(FairRFModule):
                 f"ARL weights the cross entropy of each row, and {type(self.backbone).__name__} has a loss "
                 "of its own: take another backbone, such as mlp or linear."
             )
-        self.adversary = Adversary(n_features, self._adversary_options[0])
+        self.adversary = self._make_adversary()
+
+    def _make_adversary(self) -> Adversary:
+        return Adversary(int(self.hparams["n_features"]), self.hparams["adversary_lr"])
 
     def setup(self, stage: str) -> None:
         """Build what depends on the data; each fit starts without the adversary, and with a new one."""
         super().setup(stage)
         if stage == "fit" and not continues_run(self.trainer) and self._steps:
             self._steps.zero_()
-            device = self.device
-            self.adversary = Adversary(int(self.hparams["n_features"]), self._adversary_options[0]).to(device)
+            self.adversary = self._make_adversary().to(self.device)
 
     def training_step(self, batch: Any) -> Tensor:
         inputs, target, _ = self.unpack(batch)
         losses = self.row_losses(self(inputs), target)
         weights = torch.ones_like(losses)
-        if self._steps >= self._adversary_options[1]:
+        if self._steps >= self.hparams["pretrain_steps"]:
             self.adversary.ascend(inputs, target, losses.detach())
             weights = self.adversary.weights(inputs, target)
         self._steps += 1
@@ -194,7 +195,7 @@ class ARLModule(FairRFModule):
     @property
     def adversary_steps(self) -> int:
         """Number of steps that the adversary has taken."""
-        return max(0, int(self._steps) - self._adversary_options[1])
+        return max(0, int(self._steps) - int(self.hparams["pretrain_steps"]))
 
     def notices(self) -> list[str]:
         """Return the notice about an adversary that never stepped."""
@@ -206,7 +207,7 @@ class ARLModule(FairRFModule):
 
     def describe(self) -> str:
         """Return the line of the results table that names the method."""
-        lr, steps = self._adversary_options
         if not self.adversary_steps:
             return f"ARL: the adversary never stepped; all {int(self._steps)} steps were the learner's alone."
+        lr, steps = self.hparams["adversary_lr"], self.hparams["pretrain_steps"]
         return f"ARL: adversary with learning rate {lr:g}, after {steps} steps of the learner alone."

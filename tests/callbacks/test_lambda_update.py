@@ -61,7 +61,6 @@ class Watch(Callback):
             raise RuntimeError("power cut")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        del trainer
         penalty = next(m for m in pl_module.modules() if isinstance(m, RelatedFeaturePenalty))
         self.weights.append(penalty.weights.tolist())
 
@@ -216,7 +215,6 @@ def run(
     return watch.weights, [model.penalty.weights, *model.parameters()]
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 @pytest.mark.parametrize(
     ("every", "kept", "break_at", "options"),
     [

@@ -17,7 +17,6 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from tests.callbacks.test_pretrain import BATCHES, Toy, rows, trainer
 from tests.dropin.twins import Foreign, fit, make_penalty, own_callbacks
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*")
 EPOCH = 20  # batches of tests.dropin.twins
 
 
@@ -39,7 +38,6 @@ class Phases(Callback):
         self.on.append(self._watched.enabled)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del trainer, pl_module
         self.first = self._watched.weights.tolist()
 
 
@@ -125,7 +123,6 @@ def test_lambda_of_the_first_fit_is_not_the_start_of_the_second(second: list[Cal
     assert module.penalty.penalised_steps == expected
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_a_resumed_fit_keeps_lambda_and_counters(tmp_path: Path) -> None:
     keep = ModelCheckpoint(tmp_path, filename="kept")
     callbacks = PretrainCallback(epochs=1), LambdaUpdateCallback(every_n_steps=2)
@@ -182,7 +179,6 @@ def test_steps_mean_the_same_in_both_callbacks_with_several_optimisers(toy: type
     assert updates.state_dict() == {"steps_since_update": 1}
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_pretraining_steps_of_several_optimisers_survive_a_resume(tmp_path: Path) -> None:
     keep = ModelCheckpoint(tmp_path, filename="kept")
     trainer(PretrainCallback(steps=4), keep, max_epochs=1).fit(TwoOptimisers(), rows())
@@ -244,7 +240,6 @@ def test_rows_of_an_interrupted_epoch_do_not_count_in_the_next_fit() -> None:
     def made() -> FairRFModule:
         return FairRFModule(2, {"age": [0], "zip": [1]}, backbone=nn.Linear(2, 1))
 
-    torch.manual_seed(0)
     module, whole = made(), made()
     whole.load_state_dict(module.state_dict())
     initial = {name: value.clone() for name, value in module.backbone.state_dict().items()}

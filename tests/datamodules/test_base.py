@@ -45,18 +45,18 @@ class Noting(LightningModule):
         self.net = torch.nn.Linear(3, 1)
         self.seen: dict[str, set[tuple[float, ...]]] = {"train": set(), "val": set(), "test": set()}
 
-    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         self._note("train", batch)
         loss: Tensor = self.net(batch["inputs"]).square().mean()
         return loss
 
-    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:  # noqa: ARG002
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self._note("val", batch)
 
-    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:  # noqa: ARG002
+    def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self._note("test", batch)
 
-    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         return batch["row"]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -128,7 +128,7 @@ class Recorder(LightningModule):
         self.break_at = break_at
         self.batches: list[list[float]] = []
 
-    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:  # noqa: ARG002
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         if self.global_step == self.break_at:
             raise RuntimeError("power cut")
         self.batches.append(batch["inputs"].flatten().tolist())

@@ -168,7 +168,6 @@ class OwnShares(LightningModule):
         return loss
 
     def validation_step(self, batch: list[Tensor]) -> None:
-        del batch
         self.log("val_positive_share", 0.5 * self.global_rank)
         self.log("val_gap", 1.0, sync_dist=True)
 

@@ -36,8 +36,8 @@ from tests.dropin.training_steps import (
 from tests.dropin.twins import BATCH, Foreign, assert_same, fit, make_penalty, own_callbacks, table, trained
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*logging interval.*", "ignore:.*returned `None`.*"),
-    pytest.mark.filterwarnings("ignore:.*does not have many workers.*", "ignore:.*collapsed onto.*"),
+    pytest.mark.filterwarnings("ignore:.*returned `None`.*"),
+    pytest.mark.filterwarnings("ignore:.*collapsed onto.*"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists.*"),
 ]
 Precision = pytest.mark.parametrize("precision", ["32-true", "64-true"])

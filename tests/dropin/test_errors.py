@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fairrf_lightning import FairRFModule, RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
-from fairrf_lightning.callbacks.batch_parts import batch_part
+from fairrf_lightning.callbacks.dropin.batch_parts import batch_part
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from tests.dropin.training_steps import Forward, Manual, TwoOptimisers
@@ -73,7 +73,6 @@ class Reader(nn.Module):
 
 class PlainBackward(Manual):
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.loss(batch).backward()  # type: ignore[no-untyped-call]
@@ -85,7 +84,6 @@ class Images(Foreign):
         return self.task(self.net(batch["inputs"].unsqueeze(1)).squeeze(1), batch)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*")
 ROW = TensorBatches({name: value[:1] for name, value in table().items()}, 1)
 
 

@@ -14,9 +14,6 @@ from tests.dropin.test_sources import Encoded, Method
 from tests.dropin.training_steps import Forward, TwoOptimisers
 from tests.dropin.twins import Foreign, fit, table
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*no `val_dataloader`.*", "ignore:.*logging interval.*", "ignore:.*many workers.*"
-)
 BATCH = {name: value[:16] for name, value in table().items()}
 PAIR = list(BATCH.values())
 

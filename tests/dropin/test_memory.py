@@ -25,7 +25,6 @@ class Watched(Foreign):
         self.made: list[weakref.ref[Tensor]] = []
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         logits = self.net(batch["inputs"])
@@ -41,7 +40,6 @@ class AfterBatch(Callback):
         self.alive: list[int] = []
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        del trainer
         self.alive.append(sum(made() is not None for made in pl_module.made))
 
 
@@ -70,7 +68,6 @@ class Released(Callback):
         self.alive: list[str] = []
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
-        del trainer
         gc.collect()
         assert isinstance(pl_module, Remembering)
         self.alive += [name for name, ref in pl_module.seen.items() if ref() is not None]
@@ -80,7 +77,6 @@ class Remembering(Validated):
     """Keeps weak references to what a step has made."""
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Any:
-        del batch_idx
         logits = self.net(batch["inputs"])
         self.seen: dict[str, weakref.ref[Tensor]] = {"prediction": weakref.ref(logits)}
         return self.task(logits, batch)

@@ -18,12 +18,7 @@ from fairrf_lightning.errors import InputError
 from tests.dropin.test_side_channel import Strict, rows
 from tests.dropin.twins import BATCH, Foreign, fit, own_callbacks, table
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers.*",
-    "ignore:.*collapsed onto.*",
-    "ignore:.*logging interval.*",
-    "ignore:.*no `val_dataloader`.*",
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*")
 NAMES = ["age", "city", "zip", "height", "pay", "job"]
 JOBS = torch.arange(330) % 3
 NUMBERS: dict[str, Any] = {"age": [0], "place": [2, 1], "job": Categorical(5, num_categories=3)}

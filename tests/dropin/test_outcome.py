@@ -19,7 +19,7 @@ from fairrf_lightning.functional import feature_penalties
 from tests.dropin.twins import RELATED, Foreign, fit, own_callbacks, table
 from tests.ranks import run_on_ranks
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*", "ignore:.*no `val_dataloader`.*")
+pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*")
 OWNER, COLUMNS = torch.tensor([0, 1, 1, 2]), [0, 2, 1, 4]
 
 
@@ -36,7 +36,6 @@ class Seen(Callback):
         self.epochs: list[list[tuple[Any, Any]]] = []
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        del trainer
         self.epochs.append([])
         net = pl_module.net if hasattr(pl_module, "net") else pl_module.backbone
         self.hook = net.register_forward_hook(
@@ -55,7 +54,6 @@ class Seen(Callback):
 @pytest.mark.parametrize("kind", ["foreign", "FairRFModule"])
 def test_first_and_last_epoch_are_reported(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """The first epoch is pretraining, without the penalty: it is measured as well."""
-    torch.manual_seed(0)
     module: Any = Foreign()
     attached: dict[str, Any] = {"penalty": RelatedFeaturePenalty(RELATED, eta=5.0), "module": "net"}
     if kind == "FairRFModule":

@@ -89,7 +89,6 @@ class Tuples(Foreign):
     """The same for batches of tuples."""
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:  # type: ignore[override]
-        del batch_idx
         return self.loss({"inputs": batch[0], "target": batch[1]})
 
 

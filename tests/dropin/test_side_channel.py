@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from fairrf_lightning.callbacks import LambdaUpdateCallback, WithRelated
-from fairrf_lightning.callbacks.side_channel import RelatedItem
+from fairrf_lightning.callbacks.dropin.side_channel import RelatedItem
 from fairrf_lightning.errors import InputError
 from tests.dropin.test_bit_identical import METADATA
 from tests.dropin.twins import (
@@ -29,12 +29,7 @@ from tests.dropin.twins import (
 )
 from tests.ranks import run_on_ranks
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*does not have many workers.*",
-    "ignore:.*collapsed onto.*",
-    "ignore:.*logging interval.*",
-    "ignore:.*no `val_dataloader`.*",
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*")
 
 
 class Strict(Foreign):
@@ -50,21 +45,17 @@ class Strict(Foreign):
         return self.task(logits, {"target": y}), (logits > 0).long(), y
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        del batch_idx
         return self.model_step(batch)[0]
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        del batch_idx
         self.log("val_loss", self.model_step(batch)[0])
 
     test_step = validation_step
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        del batch_idx
         _, _ = batch
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        del dataloader_idx
         x, y = batch
         return x, y
 

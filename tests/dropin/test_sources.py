@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from fairrf_lightning import RelatedFeaturePenalty
 from fairrf_lightning.callbacks import LambdaUpdateCallback
-from fairrf_lightning.callbacks.batch_parts import comes_from
-from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
+from fairrf_lightning.callbacks.dropin.batch_parts import comes_from
+from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
 from fairrf_lightning.datamodules import TensorBatches
 from fairrf_lightning.errors import InputError
 from tests.dropin.twins import BATCH, RELATED, Foreign, assert_same, fit, make_penalty, table, trained
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*no `val_dataloader`.*", "ignore:.*collapsed onto.*")
+pytestmark = pytest.mark.filterwarnings("ignore:.*collapsed onto.*")
 
 
 class Encoded(Foreign):
@@ -124,7 +124,6 @@ class Step(Foreign):
     """Returns its prediction from ``training_step``."""
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Tensor]:
-        del batch_idx
         logits = self.net(batch["inputs"])
         return {"loss": self.task(logits, batch) + self.fair_term(logits, batch), "logits": logits}
 
@@ -180,7 +179,6 @@ class Nested(Foreign):
         return super().training_step({"inputs": amount, "target": batch[1]}, batch_idx)
 
 
-@pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 def test_nested_and_picklable_parts_of_the_batch() -> None:
     assert_same(
         trained(

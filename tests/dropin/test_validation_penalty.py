@@ -151,7 +151,6 @@ class Logged(Callback):
         self.values: list[dict[str, float]] = []
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
-        del pl_module
         if "train_penalty" in trainer.callback_metrics:
             self.values.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 

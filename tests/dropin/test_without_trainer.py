@@ -41,7 +41,6 @@ def plain_loop() -> dict[str, Tensor]:
 def fabric_loop(world: int) -> dict[str, Tensor]:
     fabric = Fabric(accelerator="cpu", devices=world, strategy="ddp" if world > 1 else "auto")
     fabric.launch()
-    torch.manual_seed(0)
     net, penalty = Foreign().net, make_penalty()
     model, optimizer = fabric.setup(net, torch.optim.Adam(net.parameters(), lr=0.01))
     for step in range(STEPS):

@@ -38,7 +38,6 @@ class Manual(Foreign):
         self.automatic_optimization = False
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.manual_backward(self.loss(batch))
@@ -49,7 +48,6 @@ class SavedLoss(Manual):
     """Its loss is saved by autograd, and looked at after the backward pass."""
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         logits = self.net(batch["inputs"])
@@ -70,7 +68,6 @@ class TwoOptimisers(Manual):
         self.critic = torch.nn.Linear(1, 1)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         critic, net = cast("list[Any]", self.optimizers())
         logits = self.net(batch["inputs"])
         critic.zero_grad()
@@ -97,7 +94,6 @@ class LBFGS(Foreign):
 
 class ManualLBFGS(Manual):
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         optimizer: Any = self.optimizers()
 
         def closure() -> Tensor:
@@ -146,7 +142,6 @@ class Validated(Foreign):
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
-        del batch_idx
         with torch.inference_mode(mode=False), torch.enable_grad():
             logits = self.net(batch["inputs"].clone())
         assert logits.requires_grad

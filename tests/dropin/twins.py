@@ -27,7 +27,6 @@ class Foreign(LightningModule):
         self.net = nn.Sequential(nn.Linear(COLUMNS, 8), nn.Tanh(), nn.Linear(8, outputs))
 
     def fair_term(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor | float:
-        del logits, batch
         return 0.0
 
     def task(self, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
@@ -40,7 +39,6 @@ class Foreign(LightningModule):
         return self.task(logits, batch) + self.fair_term(logits, batch)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Any:
-        del batch_idx
         return self.loss(batch)
 
     def configure_optimizers(self) -> Any:

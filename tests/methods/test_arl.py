@@ -100,7 +100,6 @@ def two_regions() -> dict[str, Tensor]:
 
 def minority_loss(**options: Any) -> float:
     """Return the cross entropy of the minority after 400 steps on all rows."""
-    torch.manual_seed(0)
     module = ARLModule(2, {"minority": [0]}, backbone=Linear, **options)
     optimizer = torch.optim.Adam(module.parameters(), lr=0.02)
     rows = two_regions()

@@ -1,8 +1,4 @@
-"""Attaches a penalty to a LightningModule that does not hold one, without changes to its code.
-
-:class:`Attachment` matches the recorded predictions with related columns and labels and adds the penalty to
-the loss in a wrapped ``backward``.
-"""
+"""Adds the penalty to the loss in a wrapped ``backward``."""
 
 from __future__ import annotations
 
@@ -17,12 +13,12 @@ from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
-from fairrf_lightning.callbacks.batch_parts import BatchPart
+from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart
+from fairrf_lightning.callbacks.dropin.matching import RowMatcher
+from fairrf_lightning.callbacks.dropin.prediction import PredictionTap, watch_calls
+from fairrf_lightning.callbacks.dropin.side_channel import SideChannel
+from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
 from fairrf_lightning.callbacks.epoch_penalties import ValidationPenalty
-from fairrf_lightning.callbacks.matching import RowMatcher
-from fairrf_lightning.callbacks.prediction import PredictionTap
-from fairrf_lightning.callbacks.side_channel import SideChannel
-from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
@@ -69,30 +65,70 @@ class Attachment:
         self.backward = backward
         self.rows = RowMatcher(penalty, module, inputs, target)
         self._tap = PredictionTap(module, prediction)
-        self._validation = ValidationPenalty(penalty)
+        self._validation: ValidationPenalty | None = None
         self._undo: list[Callable[[], object]] = []
+        self._start()
+        self._share_with_started_processes()
+
+    def _start(self) -> None:
         self._passes = self._max_passes = 0
         self._penalised = self._skipped = False
         self._start_epoch()
-        self._share_with_started_processes()
+
+    def _start_epoch(self) -> None:
+        self._sum, self._count = torch.zeros(()), 0
+        self.measured: Tensor | None = None  # R at the epoch's last update of lambda
+
+    def setup(self, pl_module: LightningModule) -> None:
+        """Take the columns of ``WithRelated`` out of the batches of fit, validation, test and prediction."""
+        self._close_side_channel()
+        self.rows.channel = SideChannel.of(pl_module)
 
     def attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hook the submodule and wrap the backward pass."""
         self.detach()
         self._check(trainer, pl_module)
+        self._start()
         data: Any = getattr(trainer, "datamodule", None)
         if hasattr(data, "penalise_positives"):
             data.penalise_positives(positives=self.penalty.given == "positives")
-        self.penalty.to(pl_module.device)
-        self._validation.start(pl_module.device)
-        names = getattr(getattr(trainer, "datamodule", None), "feature_names", None)
+        names = getattr(data, "feature_names", None)
         self.rows.start(None if names is None else [str(name) for name in names])
-        self._penalised = self._skipped = False
-        self._max_passes = 0
-        self._start_epoch()
-        self._undo = self._tap.attach(pl_module)  # first: it raises if there is no such submodule
+        self.penalty.to(pl_module.device)
+        self._validation = ValidationPenalty(self.penalty, pl_module.device)
+        # First: it raises if there is no such submodule.
+        self._undo = watch_calls(pl_module, self._tap.name, self._tap.record)
         around = partial(self._around_backward, trainer=trainer, pl_module=pl_module)
         self._undo.append(WrappedMethod(pl_module, "backward", around).remove)
+
+    def detach(self) -> None:
+        """Restore the module, apart from its side channel."""
+        self.end_batch()
+        self._validation = None
+        while self._undo:
+            self._undo.pop()()
+
+    def teardown(self, trainer: Trainer, stage: str) -> None:
+        """Restore the module; after a fit, hand lambda to the process that started this one."""
+        self.detach()
+        self._close_side_channel()
+        if stage == "fit" and trainer.is_global_zero:
+            self.penalty.hold_in(*self._shared)
+
+    def _close_side_channel(self) -> None:
+        if self.rows.channel is not None:
+            self.rows.channel.release()
+            self.rows.channel = None
+
+    def _share_with_started_processes(self) -> None:
+        # `ddp_spawn`, `ddp_fork` and `ddp_notebook` train in processes that they start. Lightning returns the
+        # module's weights from there, but not the state of callbacks. So lambda and the counters are held in
+        # memory that is shared with these processes, and rank zero writes there when a fit ends.
+        self._shared = self.penalty.weights.detach().cpu().clone(), torch.zeros(2, dtype=torch.long)
+        with suppress(RuntimeError):  # a system without shared memory starts no processes either
+            for tensor in self._shared:
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
+        self.penalty.hold_in(*self._shared)
 
     def _around_backward(
         self,
@@ -108,43 +144,11 @@ class Attachment:
         with self._tap.paused():
             backward(loss, *rest, **kwargs)
 
-    def detach(self) -> None:
-        """Restore the module."""
-        self.end_batch()
-        while self._undo:
-            self._undo.pop()()
-
-    def open_side_channel(self, pl_module: LightningModule) -> None:
-        """Take the columns of ``WithRelated`` out of the batches of fit, validation, test and prediction."""
-        self.close_side_channel()
-        self.rows.channel = SideChannel.of(pl_module)
-
-    def close_side_channel(self) -> None:
-        """Restore the module's batches."""
-        if self.rows.channel is not None:
-            self.rows.channel.release()
-            self.rows.channel = None
-
-    def _share_with_started_processes(self) -> None:
-        # `ddp_spawn`, `ddp_fork` and `ddp_notebook` train in processes that they start. Lightning returns the
-        # module's weights from there, but not the state of callbacks. So lambda and the counters are held in
-        # memory that is shared with these processes, and rank zero writes there when a fit ends.
-        self._shared = self.penalty.weights.detach().cpu().clone(), torch.zeros(2, dtype=torch.long)
-        with suppress(RuntimeError):  # a system without shared memory starts no processes either
-            for tensor in self._shared:
-                tensor.share_memory_()  # type: ignore[no-untyped-call]
-        self.penalty.hold_in(*self._shared)
-
-    def return_lambda(self, trainer: Trainer) -> None:
-        """Hand lambda and the counters of rank zero to the process that started this one."""
-        if trainer.is_global_zero:
-            self.penalty.hold_in(*self._shared)
-
-    def start_batch(self, batch: Any) -> None:
-        """Record the predictions of a training batch."""
+    def start_batch(self, batch: Any, *, training: bool = True) -> None:
+        """Record the predictions of a batch of training or of validation."""
         self.rows.batch = batch
         self._passes = 0
-        self._tap.open()
+        self._tap.open(training=training)
 
     def end_batch(self) -> None:
         """Stop recording, and release the batch and its graph."""
@@ -152,26 +156,19 @@ class Attachment:
         self._max_passes = max(self._max_passes, self._passes)
         self._tap.close()
 
-    def start_validation_batch(self, batch: Any) -> None:
-        """Record the predictions of a validation batch within a fit."""
-        if self._undo:
-            self.rows.batch = batch
-            self._tap.open(training=False)
-
-    def end_validation_batch(self, pl_module: LightningModule) -> None:
-        """Add the predictions of this batch to those of the validation epoch."""
-        if self._undo:
+    def end_validation_batch(self) -> None:
+        """Add the predictions of this batch to those of the validation epoch of a fit."""
+        calls = self._tap.pop()
+        if calls and self._validation:
             try:
-                if calls := self._tap.pop(pl_module, required=False):
-                    self._validation.update(*self.rows.match(calls))
+                self._validation.update(*self.rows.match(calls))
             except InputError as error:  # training can go on: end_epoch warns
                 self._validation.problem = self._validation.problem or str(error)
-            self.rows.batch = None
-            self._tap.close()
+        self.end_batch()
 
     def end_validation_epoch(self, trainer: Trainer) -> tuple[Tensor, Tensor] | None:
         """Return the validation penalty and its part of the objective; ``None`` if it is unknown."""
-        return self._validation.end_epoch(trainer) if self._undo else None
+        return self._validation.end_epoch(trainer) if self._validation else None
 
     def end_epoch(self, pl_module: LightningModule) -> dict[str, Tensor]:
         """Return the values to log.
@@ -197,10 +194,6 @@ class Attachment:
             values |= {f"penalty/{name}": value for name, value in zip(names, measured, strict=True)}
         self._start_epoch()
         return values
-
-    def _start_epoch(self) -> None:
-        self._sum, self._count = torch.zeros(()), 0
-        self.measured: Tensor | None = None  # R at the epoch's last update of lambda
 
     def state_dict(self) -> dict[str, Any]:
         """Return lambda and the moments since its last update, as tensors and plain values."""
@@ -250,8 +243,9 @@ class Attachment:
         if self.backward not in (None, number) and not pl_module.automatic_optimization:
             self._tap.mark_stale()
             return loss
-        required = not (self._penalised or self._skipped) or trainer.world_size > 1
-        calls = self._tap.pop(pl_module, required=required)
+        calls = self._tap.pop()
+        if not calls and (trainer.world_size > 1 or not (self._penalised or self._skipped)):
+            raise self._tap.nothing_recorded(pl_module)
         if not calls or self._has_one_row(sum(len(call.preds) for call in calls), trainer):
             return loss
         penalty = self.penalty(*self.rows.match(calls))

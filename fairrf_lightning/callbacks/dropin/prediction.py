@@ -12,8 +12,8 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from fairrf_lightning.callbacks.batch_parts import BatchPart, batch_part, described, tensors_of
-from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
+from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart, batch_part, described, tensors_of
+from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
 from fairrf_lightning.errors import InputError
 
 _MAX_NAMES = 20  # of submodules in an error
@@ -53,29 +53,6 @@ class PredictionTap:
         self._stale = False
         self._rejected = ""
         self._without_grad = False
-
-    def attach(self, pl_module: LightningModule) -> list[Callable[[], object]]:
-        """Hook the submodule or wrap the method; return the functions that undo it."""
-        owner, method = _find(pl_module, self.name)
-        if method is not None:
-            return [WrappedMethod(owner, method, partial(self._around, direct=False)).remove]
-        hook: Callable[..., None] = _Hook(self, owner)
-        compiled = owner._compiled_call_impl is not None  # noqa: SLF001 - torch has no public way to ask
-        if compiled:
-            # module.compile() compiles the hooks as well, and dynamo fails on this one.
-            hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
-        undo: list[Callable[[], object]] = [owner.register_forward_hook(hook, with_kwargs=True).remove]
-        if not compiled and not hasattr(owner, "_orig_mod"):  # the attribute of a compiled copy
-            # A call of module.forward(...) runs no hooks.
-            undo.append(WrappedMethod(owner, "forward", partial(self._around, direct=True)).remove)
-        return undo
-
-    def _around(
-        self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, direct: bool
-    ) -> Any:
-        output = method(*args, **kwargs)
-        self.record(args, kwargs, output, direct=direct)
-        return output
 
     def open(self, *, training: bool = True) -> None:
         """Record from now on, in a batch of training or of validation."""
@@ -133,27 +110,22 @@ class PredictionTap:
         self._rejected = f" (It was, and returned {_no_prediction(output)}.)"
         return None
 
-    def pop(self, pl_module: LightningModule, *, required: bool) -> list[Recorded]:
-        """Return the calls since the last call of this method, and drop them.
-
-        Raises:
-            InputError: If there is no prediction although one is required.
-        """
+    def pop(self) -> list[Recorded]:
+        """Return the calls since the last call of this method, and drop them."""
         calls, self._calls = self._calls, []
-        if not calls and required:
-            raise InputError(self._nothing_recorded(pl_module))
         return calls
 
-    def _nothing_recorded(self, pl_module: LightningModule) -> str:
+    def nothing_recorded(self, pl_module: LightningModule) -> InputError:
+        """Return the error for a backward pass without a prediction."""
         called = "self(...)" if self.name is None else f"module = {self.name!r}"
         if self._without_grad:
-            return (
+            return InputError(
                 f"the prediction of {called} does not require grad, so the penalty could not change the "
                 "model: it is computed under torch.no_grad or inside reentrant checkpointing, detached, or "
                 "of frozen weights only. Enable gradients, or set module= to another submodule: "
                 f"{_names(pl_module)}."
             )
-        return (
+        return InputError(
             f"no prediction was captured: {called} was not called before the backward pass.{self._rejected} "
             "Set module= to the submodule whose output is the logits of the batch, or to a method such as "
             f"'shared_step': fairrf_lightning.callbacks.inspect(module, batch) shows them. It has: "
@@ -171,16 +143,50 @@ def _no_prediction(output: Any) -> str:
     return f"{kind}; its tensors are {described(output)}: add prediction={rows[-1]!r}"
 
 
+def watch_calls(
+    pl_module: LightningModule, name: str | None, record: Callable[..., None]
+) -> list[Callable[[], object]]:
+    """Hook a submodule or wrap a method; return the functions that undo it.
+
+    Args:
+        pl_module: The module.
+        name: As in :class:`PredictionTap`.
+        record: Called as ``record(args, kwargs, output)`` after each call; after one of a submodule's
+            ``forward`` by its name, which runs no hooks, with ``direct=True``.
+    """
+    owner, method = _find(pl_module, name)
+    if method is not None:
+        return [_after(owner, method, record)]
+    hook: Callable[..., None] = _Hook(record, owner)
+    compiled = owner._compiled_call_impl is not None  # noqa: SLF001 - torch has no public way to ask
+    if compiled:
+        # module.compile() compiles the hooks as well, and dynamo fails on this one.
+        hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    undo: list[Callable[[], object]] = [owner.register_forward_hook(hook, with_kwargs=True).remove]
+    if not compiled and not hasattr(owner, "_orig_mod"):  # the attribute of a compiled copy
+        undo.append(_after(owner, "forward", partial(record, direct=True)))
+    return undo
+
+
+def _after(owner: Any, name: str, record: Callable[..., None]) -> Callable[[], None]:
+    def around(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        output = method(*args, **kwargs)
+        record(args, kwargs, output)
+        return output
+
+    return WrappedMethod(owner, name, around).remove
+
+
 class _Hook:
     """The forward hook. Copies and pickles of the module get one that does nothing."""
 
-    def __init__(self, tap: PredictionTap, module: nn.Module) -> None:
-        self._tap = tap
+    def __init__(self, record: Callable[..., None], module: nn.Module) -> None:
+        self._record = record
         self._module = module
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if module is self._module:
-            self._tap.record(args, kwargs, output)
+            self._record(args, kwargs, output)
 
     def __reduce__(self) -> tuple[type[partial[None]], tuple[Callable[..., None]]]:
         return partial, (_no_op,)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairrf_lightning.callbacks.batch_parts import (
+from fairrf_lightning.callbacks.dropin.batch_parts import (
     BatchPart,
     batch_part,
     comes_from,
@@ -15,8 +15,8 @@ from fairrf_lightning.callbacks.batch_parts import (
     likely_inputs,
     named_columns,
 )
-from fairrf_lightning.callbacks.prediction import Recorded
-from fairrf_lightning.callbacks.side_channel import SideChannel
+from fairrf_lightning.callbacks.dropin.prediction import Recorded
+from fairrf_lightning.callbacks.dropin.side_channel import SideChannel
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
@@ -77,17 +77,20 @@ class RowMatcher:
         return preds, inputs, target
 
     def _inputs(self, calls: list[Recorded]) -> Tensor:
-        channel = self.channel if self.inputs is None else None
-        related: Tensor | None = None if channel is None else channel.related
+        related, names = self._declared()
         if self._penalty.column_names:
-            names = self.names if channel is None or related is None else channel.names
-            if related is None:
-                related = named_columns(self.batch, self.inputs, self._penalty.column_names)
-                names = names if related is None else self._penalty.column_names
             self._name_columns(names)
         if related is not None:
             return related
         return self._passed(calls) if self.inputs is None else batch_part(self.batch, self.inputs, "inputs")
+
+    def _declared(self) -> tuple[Tensor | None, list[str] | None]:
+        """Return the columns of the side channel or of a batch with a key for each, and their names."""
+        if self.inputs is None and self.channel is not None and self.channel.related is not None:
+            return self.channel.related, self.channel.names
+        wanted = self._penalty.column_names
+        found = named_columns(self.batch, self.inputs, wanted) if wanted else None
+        return found, self.names if found is None else wanted
 
     def _name_columns(self, names: list[str] | None) -> None:
         if names is None:
@@ -108,7 +111,8 @@ class RowMatcher:
                 if not comes_from(part, self.batch):
                     raise InputError(
                         f"{self._called} was called with a tensor {tuple(part.shape)} that is not part of "
-                        f"the batch, so {self._meaning}. {self._fix(calls)}"
+                        f"the batch, so column numbers such as those of {self._penalty.feature_names[0]!r} "
+                        f"would mean hidden units. {self._fix(calls)}"
                     )
             self._from_batch = True
         return passed[0] if len(passed) == 1 else torch.cat(passed)
@@ -116,11 +120,6 @@ class RowMatcher:
     @property
     def _called(self) -> str:
         return "self(...)" if self._module is None else f"module = {self._module!r}"
-
-    @property
-    def _meaning(self) -> str:
-        name = self._penalty.feature_names[0]
-        return f"column numbers such as those of {name!r} would mean hidden units"
 
     def _fix(self, calls: list[Recorded]) -> str:
         """Return the argument to add, and the tensors of the batch."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +11,11 @@ from typing import Any
 import torch
 from lightning import Callback, LightningModule, Trainer
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from fairrf_lightning.callbacks.batch_parts import comes_from, tensors_of
-from fairrf_lightning.callbacks.prediction import PredictionTap
-from fairrf_lightning.callbacks.side_channel import RelatedBatch
+from fairrf_lightning.callbacks.dropin.batch_parts import comes_from, tensors_of
+from fairrf_lightning.callbacks.dropin.prediction import watch_calls
+from fairrf_lightning.callbacks.dropin.side_channel import RelatedBatch
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.messages import quiet_lightning
 
@@ -131,7 +130,8 @@ def inspect(module: LightningModule, batch: Any) -> Inspection:
         ) from error
     batch = batch.batch if isinstance(batch, RelatedBatch) else batch
     seen = _Outputs()
-    with _quiet(), torch.random.fork_rng(devices=[]):
+    with quiet_lightning(), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
         trainer = Trainer(
             accelerator="cpu",
             max_steps=1,
@@ -142,31 +142,15 @@ def inspect(module: LightningModule, batch: Any) -> Inspection:
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(copy, _Once(batch))
+        trainer.fit(copy, DataLoader([batch], batch_size=None, collate_fn=_same))  # type: ignore[arg-type]
     parts = {path: tuple(tensor.shape) for path, tensor in tensors_of(batch)}
     found = Inspection(seen.outputs, parts)
     print(found)  # noqa: T201 - the purpose of this function
     return found
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with quiet_lightning(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-class _Once:
-    """A loader of one batch; Lightning would take a list for several loaders."""
-
-    def __init__(self, batch: Any) -> None:
-        self._batch = batch
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self._batch
-
-    def __len__(self) -> int:
-        return 1
+def _same(batch: Any) -> Any:
+    return batch
 
 
 class _Outputs(Callback):
@@ -177,14 +161,10 @@ class _Outputs(Callback):
         self._batch: Any = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        del trainer
         for name, _ in pl_module.named_modules():
-            tap = PredictionTap(name or None)
-            tap.record = partial(self._record, name or None)  # type: ignore[method-assign]
-            tap.attach(pl_module)
+            watch_calls(pl_module, name or None, partial(self._record, name or None))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        del trainer, pl_module, batch_idx
         self._batch = batch
 
     def _record(self, name: str | None, args: Any, kwargs: Any, output: Any, *, direct: bool = False) -> None:

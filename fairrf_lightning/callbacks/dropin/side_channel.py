@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from fairrf_lightning.callbacks.wrapped_method import WrappedMethod
+from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
 from fairrf_lightning.errors import InputError
 
 _HOOK = "_on_before_batch_transfer"  # Lightning calls it on each batch, before any hook of the user
