@@ -23,7 +23,8 @@ from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.report.facts import Dependence, Facts, Front
 from fairrf_lightning.report.page import write_report
 from fairrf_lightning.report.run import RunAudit, check_finite, run_facts
-from fairrf_lightning.report.sources import audit_facts, grid_facts
+from fairrf_lightning.report.audit import audit_facts
+from fairrf_lightning.report.grids import grid_facts
 
 
 def report_command(
