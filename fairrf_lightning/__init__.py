@@ -20,7 +20,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         """Import torch and Lightning when they are needed, so ``--help`` answers at once."""
         if name in _LAZY:
-            return getattr(import_module(f"fairrf_lightning.{_LAZY[name]}"), name)
+            globals()[name] = found = getattr(import_module(f"fairrf_lightning.{_LAZY[name]}"), name)
+            return found
         if name == "__version__":
             from importlib.metadata import version  # noqa: PLC0415 - slow for --help
 

@@ -165,7 +165,7 @@ def load_run(
         InputError: If there is no usable checkpoint, it names a class or an address that is not trusted, or
             its data cannot be found.
     """
-    path, folder = _locate(Path(path))
+    path, folder = find_checkpoint(Path(path))
     checkpoint = load_checkpoint(path)
     for part in ("class_paths", "hyper_parameters", "datamodule_hyper_parameters"):
         check_plain(checkpoint.get(part), part, str(path))
@@ -291,7 +291,7 @@ def evaluate(
     )
 
 
-def _locate(path: Path) -> tuple[Path, RunFolder | None]:
+def find_checkpoint(path: Path) -> tuple[Path, RunFolder | None]:
     """Return the checkpoint, and the folder of its run if there is one."""
     if not path.is_dir():
         folder = path.absolute().parent.parent

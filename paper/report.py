@@ -20,7 +20,7 @@ from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 from fairrf_lightning.files import replacing, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
 from fairrf_lightning.report.facts import Absent, Facts, Front, MeasuredGap, Point
-from fairrf_lightning.report.sources import (
+from fairrf_lightning.report.grids import (
     SEEDS_NOTE,
     installed_versions,
     mean_point,

@@ -19,6 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests st
 # As in an activated environment: printed commands then begin with `python`.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
+Cli: TypeAlias = Callable[[str], None]
+Printed: TypeAlias = Callable[[str], str]
 Refused: TypeAlias = Callable[[str | Sequence[str]], str]
 
 
@@ -29,7 +31,7 @@ def _seed() -> None:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Run the command line in an empty folder, quietly."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["train.py"])
@@ -44,7 +46,19 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 
 @pytest.fixture
-def refused(cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> Refused:
+def printed(cli: Cli, capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Run a command, and return what it printed."""
+
+    def run(command: str) -> str:
+        capsys.readouterr()
+        cli(command)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def refused(cli: Cli, capsys: pytest.CaptureFixture[str]) -> Refused:
     """Run a command that must end with exit code 2 and an error of one to three lines; return the error."""
 
     def run(command: str | Sequence[str]) -> str:

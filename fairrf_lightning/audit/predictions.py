@@ -13,18 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
-import pyarrow.parquet as pq
 
 from fairrf_lightning.audit.scores import Floats, Ints, Scores, no_threshold
 from fairrf_lightning.datamodules.columns import MISSING_VALUES, check_column, value_text
-from fairrf_lightning.datamodules.files import CsvFile
-from fairrf_lightning.errors import InputError, first_line
+from fairrf_lightning.datamodules.score_files import (
+    PROBABILITIES,
+    column_names,
+    csv_options,
+    is_parquet,
+    parquet_batches,
+    reading,
+)
+from fairrf_lightning.errors import InputError
 
-_BATCH_ROWS = 1 << 18
-_BLOCK_BYTES = 1 << 24
 _MAX_COMBINATIONS = 1 << 20
 _TARGET = "target"
-PROBABILITIES = ("prob", "probability")  # `predict` writes the second
 
 
 def read_predictions(
@@ -148,8 +151,8 @@ class _File:
                 )
 
     def read(self) -> Iterator[Any]:
-        with _explained(self.path):
-            yield from _parquet(self.path, self.columns) if is_parquet(self.path) else self._read_csv()
+        with reading(self.path):
+            yield from parquet_batches(self.path, self.columns) if is_parquet(self.path) else self._read_csv()
 
     def _read_csv(self) -> Iterator[Any]:
         text = {name: pa.string() for name in (*self.groups, self.target) if name is not None}
@@ -158,7 +161,7 @@ class _File:
         convert = arrow_csv.ConvertOptions(
             column_types=text, null_values=list(MISSING_VALUES), strings_can_be_null=True
         )
-        with arrow_csv.open_csv(self.path, _csv_options(), convert_options=convert) as reader:
+        with arrow_csv.open_csv(self.path, csv_options(), convert_options=convert) as reader:
             for batch in reader:
                 yield pa.Table.from_batches([batch])
 
@@ -177,47 +180,6 @@ class _File:
         if self.against is not None and self.prob is None:
             decisions.append(_codes(self.against, table.column(self.against)))
         scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
-
-
-def column_names(path: Path) -> list[str]:
-    """Return the names of the columns of a CSV or Parquet file."""
-    with _explained(path):
-        if is_parquet(path):
-            return list(pq.read_schema(path).names)
-        with arrow_csv.open_csv(path, _csv_options()) as reader:
-            return list(reader.schema.names)
-
-
-def read_batches(path: Path) -> Iterator[pa.Table]:
-    """Yield all columns of a Parquet file, or those of a CSV file as text, some rows at a time."""
-    with _explained(path):
-        yield from _parquet(path) if is_parquet(path) else CsvFile(path).blocks()
-
-
-def _parquet(path: Path, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    with pq.ParquetFile(path, pre_buffer=False) as file:  # or pyarrow would hold the whole file
-        for batch in file.iter_batches(_BATCH_ROWS, columns=columns, use_threads=False):
-            yield pa.Table.from_batches([batch])
-
-
-def _csv_options() -> Any:
-    return arrow_csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=False)
-
-
-def is_parquet(path: Path) -> bool:
-    """Return whether a file is a Parquet file."""
-    with path.open("rb") as file:
-        return file.read(4) == b"PAR1"
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file or folder.")
-    try:
-        yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {first_line(error)}{_advice(error)}") from error
 
 
 def _cell_numbers(columns: list[Any], scores: Scores) -> Ints:
@@ -298,15 +260,6 @@ def _row_named(rows_before: int) -> Iterator[None]:
     except _WrongCell as error:
         row, found, expected = error.args
         raise InputError(f"{found} in data row {rows_before + row + 1:,}: {expected}") from None
-
-
-def _advice(error: BaseException) -> str:
-    text = str(error)
-    if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
-        return "; save the file as UTF-8 (it may be cp1252, as Windows writes it)."
-    if "conversion error to double" in text:
-        return "; expected numbers such as 0.25 in the columns of probabilities."
-    return ""
 
 
 def _words(value: Any) -> str:

@@ -28,7 +28,7 @@ from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.report import write_report_if_installed
-from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
+from fairrf_lightning.report.audit import REPORTED_LEVEL, audit_facts
 
 # Two tables of groups, so that names and numbers fit into 80 columns.
 _DECISIONS = {

@@ -1,11 +1,10 @@
-"""``fit``, ``test``, ``validate`` and ``predict``: LightningCLI with FairRF's callbacks."""
+"""``fit``, and what ``test``, ``validate`` and ``predict`` share with it: LightningCLI with our callbacks."""
 
 from __future__ import annotations
 
-import json
 import signal
 import warnings
-from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,13 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+import fairrf_lightning.methods  # noqa: F401 - its classes are found by their names
 from fairrf_lightning.callbacks import LambdaUpdateCallback
 from fairrf_lightning.callbacks.checkpointing import BEST, BestCheckpoint, chosen_by
 from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
 from fairrf_lightning.callbacks.stopping import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.checkpoints import (
     WholeFileIO,
-    check_class_paths,
-    check_plain,
-    load_checkpoint,
     restoring,
 )
 from fairrf_lightning.cli.checkpoint_options import check_checkpoint
@@ -39,19 +36,28 @@ from fairrf_lightning.cli.output import (
     quieten,
 )
 from fairrf_lightning.cli.parsing import ShortNameParser
-from fairrf_lightning.cli.short_names import METHOD_HELP, split_options
+from fairrf_lightning.cli.short_names import METHOD_HELP, SHORT_NAMES, split_options
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.load import RunFolder, check_data_options
-from fairrf_lightning.messages import shell_command
+from fairrf_lightning.messages import install_command, shell_command
 from fairrf_lightning.module import FairRFModule
 from fairrf_lightning.notices import Stage, model_notices
-from fairrf_lightning.presets import accepted_options, fit_callbacks, import_class, recommended
-from fairrf_lightning.tracking.wandb import WandbReport, replace_wandb_logger
+from fairrf_lightning.presets import fit_callbacks, import_class, recommended
 
-_TABLES = (".csv", ".csv.gz", ".parquet", ".xlsx")
+TABLES = (".csv", ".csv.gz", ".parquet", ".xlsx")
 _DEFAULT_LOGGER = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": ""}}
 _TRAINER_DEFAULTS = {"max_epochs": 20, "log_every_n_steps": 1}  # FairRFModule logs once an epoch
+
+
+def given_options(args: list[str]) -> dict[str, str]:
+    """Return the options among the arguments, with their values."""
+    return {key: value for key, value, _ in split_options(args) if key.startswith("--")}
+
+
+def needs_run(command: str) -> InputError:
+    """Return the error for a command without a trained model."""
+    run = shell_command(command, "lightning_logs/version_0")
+    return InputError(f"{command} needs a trained model: name its run, or a checkpoint, such as {run}")
 
 
 class FairRFCLI(LightningCLI):
@@ -68,7 +74,7 @@ class FairRFCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the arguments, and check the checkpoint before Lightning loads it."""
         self._given = list(args)
-        if (path := _options(self._given).get("--ckpt_path", "")).endswith(_TABLES):
+        if (path := given_options(self._given).get("--ckpt_path", "")).endswith(TABLES):
             raise InputError(
                 f"--ckpt_path {path}: this is a table, not a checkpoint. Name the table by --data.path, "
                 "and a model, such as lightning_logs/version_0/checkpoints/best.ckpt, here."
@@ -76,7 +82,7 @@ class FairRFCLI(LightningCLI):
         super().parse_arguments(parser, args)
         config = self.config[self.config.subcommand]
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
-            raise _needs_run(self.config.subcommand)
+            raise needs_run(self.config.subcommand)
         self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
 
     def _parse_ckpt_path(self) -> None:
@@ -99,7 +105,6 @@ class FairRFCLI(LightningCLI):
         if "eta" in model_args and model_args["eta"] is None:
             model_args["eta"] = values.get("eta", 0.3)
         _place_logs(config.trainer, self.subcommand)
-        replace_wandb_logger(config.trainer.logger)
         _prepare_checkpoint(config)
         if self.subcommand != "fit":
             # A warning about the checkpoint callback, which is not used here.
@@ -132,8 +137,10 @@ class FairRFCLI(LightningCLI):
         if config.get("enable_checkpointing") is False:
             callbacks = [callback for callback in callbacks if not isinstance(callback, ModelCheckpoint)]
         given = _as_list(config["callbacks"])
-        if _logs_to_wandb(config) and not any(isinstance(item, WandbReport) for item in given):
-            callbacks = [*callbacks, WandbReport()]
+        if any(isinstance(item, WandbLogger) for item in _as_list(config["logger"])):
+            from fairrf_lightning.tracking import WandbReport  # noqa: PLC0415 - only for W&B
+
+            callbacks += [] if any(isinstance(item, WandbReport) for item in given) else [WandbReport()]
         if any(isinstance(item, LambdaUpdateCallback) for item in given):  # one that attaches a penalty
             callbacks = [item for item in callbacks if not isinstance(item, LambdaUpdateCallback)]
         # Lightning's own progress bar and summary are there if they are asked for.
@@ -209,10 +216,6 @@ class FairRFCLI(LightningCLI):
             self.trainer.predict(**kwargs)
 
 
-def _logs_to_wandb(trainer: dict[str, Any]) -> bool:
-    return any(isinstance(item, WandbLogger) for item in _as_list(trainer["logger"]))
-
-
 def _as_list(items: Any) -> list[Any]:
     if isinstance(items, list):
         return items
@@ -265,10 +268,23 @@ def _place_logs(trainer: Namespace, command: str | None) -> None:
         trainer.logger = dict_to_namespace(_DEFAULT_LOGGER)
     root = str(Path(trainer.get("default_root_dir") or ".").expanduser())
     for logger in _as_list(trainer.logger):
+        _use_our_wandb_logger(logger)
         options = logger.get("init_args") if isinstance(logger, Namespace) else None
         # Short names leave the folder empty; "." is W&B's own default.
         if options is not None and options.get("save_dir") in ("", "."):
             options.save_dir = root
+
+
+def _use_our_wandb_logger(logger: Namespace) -> None:
+    """Replace Lightning's WandbLogger by ours; raise if W&B is not installed."""
+    if not logger.class_path.endswith("WandbLogger"):
+        return
+    if find_spec("wandb") is None:
+        raise InputError(
+            f"--trainer.logger wandb: the package wandb is not installed; run: {install_command('wandb')}"
+        )
+    if logger.class_path.startswith("lightning."):
+        logger.class_path = SHORT_NAMES["trainer.logger"]["wandb"]
 
 
 def _prepare_checkpoint(config: Any) -> None:
@@ -297,81 +313,24 @@ def _recommended(config: Any) -> dict[str, float]:
 
 
 def run_fit(args: list[str]) -> None:
-    """Run ``fit``, ``test``, ``validate`` or ``predict``; a signal stops it where it can be resumed.
+    """Run a command of LightningCLI; a signal stops ``fit`` where it can be resumed.
 
     Args:
         args: The name of the command and its arguments.
     """
     quieten()
+    if "--help-all" in args or any("Wandb" in arg for arg in args):
+        import fairrf_lightning.tracking  # noqa: F401, PLC0415 - a class is found by its name once it is imported
     if "--help-all" in args:
         args = [args[0], "--help"]
     try:
         with exit_by_signal():
-            run_lightning_cli(args if args[0] == "fit" else _with_checkpoint(args))
+            run_lightning_cli(args)
     except KeyboardInterrupt as stopped:
         raise StoppedBySignal(signal.SIGINT) from stopped
     except StoppedBySignal as stopped:
         stopped.explain()
         raise
-
-
-def _with_checkpoint(args: list[str]) -> list[str]:
-    """Return the arguments of ``test`` with the data and the model that the checkpoint names.
-
-    The checkpoint or the folder of its run may be given without ``--ckpt_path``.
-    """
-    command, *rest = args
-    if rest and not rest[0].startswith("-"):
-        rest = ["--ckpt_path", *rest]
-    given = _options(rest)
-    path = given.get("--ckpt_path")
-    if path is None and not any(
-        key in ("--config", "-c", "--print_config") or "help" in key for key in given
-    ):
-        raise _needs_run(command)
-    if path is None or {"--config", "--print_config"} & set(given) or path.endswith(_TABLES):
-        return [command, *rest]
-    if Path(path).is_dir():
-        found = RunFolder(path).best_checkpoint
-        if found is None:
-            raise InputError(f"{path}: the run has kept no checkpoint.")
-        path = str(found)
-        rest += ["--ckpt_path", path]
-    return [command, *_data_and_model(load_checkpoint(path), f"--ckpt_path {path}", given), *rest]
-
-
-def _data_and_model(checkpoint: dict[str, Any], name: str, given: Mapping[str, str]) -> Iterator[str]:
-    """Yield ``--data`` and ``--model`` as the checkpoint has them, unless they are given."""
-    classes = {part: {"class_path": path} for part, path in checkpoint.get("class_paths", {}).items()}
-    options = checkpoint.get("datamodule_hyper_parameters", {})
-    check_plain([classes, options], "class_paths", name)
-    absent = {"data", "model"} - {option.removeprefix("--").replace("method", "model") for option in given}
-    for part in sorted(absent & set(classes)):
-        check_class_paths({part: classes[part]}, (), name, _trust_hint)
-        init_args = {}
-        if part == "data":
-            data_class = import_class(classes[part]["class_path"])
-            check_data_options(options, data_class, given.values(), name, _trust_data_hint)
-            accepted = accepted_options(data_class)
-            init_args = {option: options[option] for option in accepted if options.get(option) is not None}
-        yield f"--{part}={json.dumps(classes[part] | {'init_args': init_args})}"
-
-
-def _needs_run(command: str) -> InputError:
-    run = shell_command(command, "lightning_logs/version_0")
-    return InputError(f"{command} needs a trained model: name its run, or a checkpoint, such as {run}")
-
-
-def _trust_hint(option: str, class_path: str) -> str:
-    return f"If you trust it, name it yourself: --{option} {class_path}"
-
-
-def _trust_data_hint(option: str, text: str) -> str:
-    return _trust_hint("data" if option == "_class_path" else f"data.{option}", text)
-
-
-def _options(args: list[str]) -> dict[str, str]:
-    return {key: value for key, value, _ in split_options(args) if key.startswith("--")}
 
 
 def run_lightning_cli(args: list[str]) -> FairRFCLI:

@@ -116,7 +116,7 @@ def grid_command(
         files += plot_fronts(result.summary, "test_acc", gaps, marks, folder / "pareto", title=title)
 
     def make_facts() -> Facts:
-        from fairrf_lightning.report.sources import grid_facts  # noqa: PLC0415 - optional packages
+        from fairrf_lightning.report.grids import grid_facts  # noqa: PLC0415 - optional packages
 
         loss = result.max_accuracy_loss
         return grid_facts(result.results, max_accuracy_loss=loss, data=data_facts(module))

@@ -41,20 +41,24 @@ class Command(NamedTuple):
     alias: str | None = None
 
 
+_EVALUATION = ".evaluate:run_evaluation"
 COMMANDS = (
     Command(
         "fit", "Train", "Train a model, test it and save it with its data and options.", target=".fit:run_fit"
     ),
     Command(
-        "test", "Train", "Measure accuracy and gaps of a checkpoint on the test rows.", target=".fit:run_fit"
+        "test",
+        "Train",
+        "Measure accuracy and gaps of a checkpoint on the test rows.",
+        target=_EVALUATION,
     ),
     Command(
         "validate",
         "Train",
         "Measure accuracy and gaps of a checkpoint on validation rows.",
-        target=".fit:run_fit",
+        target=_EVALUATION,
     ),
-    Command("predict", "Train", "Write probabilities and decisions to a CSV file.", target=".fit:run_fit"),
+    Command("predict", "Train", "Write probabilities and decisions to a CSV file.", target=_EVALUATION),
     Command("grid", "Explore", "Train eta x beta x seeds at once and recommend a setting.", "reproduce"),
     Command("sweep", "Explore", "Search for a setting with Optuna.", "sweep"),
     Command(

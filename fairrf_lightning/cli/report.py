@@ -20,10 +20,11 @@ from fairrf_lightning.errors import DivergedError, InputError
 from fairrf_lightning.experiments.results import ResultsFile, check_one_experiment
 from fairrf_lightning.load import EvaluatedRows, RunFolder, evaluate, load_run
 from fairrf_lightning.messages import quiet_lightning
+from fairrf_lightning.report.audit import audit_facts
 from fairrf_lightning.report.facts import Dependence, Facts, Front
+from fairrf_lightning.report.grids import grid_facts
 from fairrf_lightning.report.page import write_report
 from fairrf_lightning.report.run import RunAudit, check_finite, run_facts
-from fairrf_lightning.report.sources import audit_facts, grid_facts
 
 
 def report_command(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -53,28 +53,24 @@ METHOD_HELP = "--method NAME stands for these options: " + "; ".join(
 )
 
 
-def expand_args(args: list[str]) -> Iterable[str]:
-    """Yield the arguments with ``--data adult`` and ``--data=adult`` spelt out."""
-    expand: Callable[[str], str] | None = None  # for the value of the argument before
-    previous = ""
-    for arg in args:
-        key, equals, value = arg.partition("=")
-        if expand is not None:
-            yield expand(arg)
-            expand = None
-        elif equals and (place := _place(key)):
-            yield f"{key}={_as_argument(place, value)}"
-        elif equals and key in LIST_OPTIONS:
-            yield f"{key}={as_list(value)}"
-        elif previous in LIST_OPTIONS:
-            yield as_list(arg)
+def expand_args(args: list[str]) -> Iterator[str]:
+    """Yield the arguments with ``--data adult`` and ``--data=adult`` spelt out, and lists in brackets."""
+    for key, _, typed in split_options(args):
+        expand: Callable[[str], str]
+        if key in LIST_OPTIONS:
+            expand = as_list
+        elif place := _place(key):
+            expand = partial(_as_argument, place)
+        elif place := _place(key.removesuffix(".help")):
+            expand = partial(_class_of, place)
         else:
-            if place := _place(arg):
-                expand = partial(_as_argument, place)
-            elif place := _place(arg.removesuffix(".help")):
-                expand = partial(_class_of, place)
-            yield arg
-        previous = arg
+            yield from typed
+            continue
+        option, equals, value = typed[0].partition("=")
+        yield f"{option}={expand(value)}" if equals else option
+        rest = 1 if equals else 2
+        yield from map(expand, typed[1:rest])
+        yield from typed[rest:]
 
 
 def as_list(text: str) -> str:

@@ -20,7 +20,7 @@ from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.facts import data_facts
-from fairrf_lightning.report.sources import sweep_facts
+from fairrf_lightning.report.grids import sweep_facts
 
 
 @takes_options_of(search.sweep, "data", "storage", "seeds", "advance", "after_batch")

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fairrf_lightning.audit.result import LESS_ACCURATE, MORE_ACCURATE, verdict_of
-from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.metrics.counts import Mode
+
+if TYPE_CHECKING:
+    from fairrf_lightning.certificate import Certificate
 
 Tone: TypeAlias = Literal["good", "mixed", "bad", "unknown"]
 

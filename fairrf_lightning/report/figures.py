@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import matplotlib as mpl
@@ -21,8 +21,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from fairrf_lightning.audit.result import NOT_ESTIMABLE
-from fairrf_lightning.certificate import Certificate, GapBound
-from fairrf_lightning.experiments.choose import pareto_front
 from fairrf_lightning.messages import DASH, first_upper, percent, points
 from fairrf_lightning.report.facts import (
     Estimate,
@@ -40,6 +38,9 @@ from fairrf_lightning.report.text import (
     interval,
     is_gap,
 )
+
+if TYPE_CHECKING:
+    from fairrf_lightning.certificate import Certificate, GapBound
 
 # The page's CSS defines these variables for light, dark and print. The first four are for text, lines and
 # the background; the rest is the palette of Okabe and Ito, which colour-blind readers can tell apart.
@@ -357,6 +358,8 @@ def _front(front: Front, settings: Sequence[Point], gap: str, name: str) -> Plot
 
 def pareto_points(settings: Sequence[Point], gap: str) -> list[Point]:
     """Return the settings that no other one beats in both accuracy and gap; single models take no part."""
+    from fairrf_lightning.experiments.choose import pareto_front  # noqa: PLC0415 - many modules, used once
+
     known = [of for of in settings if not (of.is_single or math.isnan(of.gaps.get(gap, math.nan)))]
     accuracy = pd.Series([point.accuracy for point in known])
     return [known[row] for row in pareto_front(accuracy, pd.Series([of.gaps[gap] for of in known]))]

@@ -8,14 +8,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 
 from fairrf_lightning.audit.result import notices, uninformative
 from fairrf_lightning.callbacks.run_files import package_versions
-from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.files import is_address
@@ -25,6 +24,7 @@ from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.metrics.decisions import no_information
 from fairrf_lightning.notices import vanilla_name, vanilla_notice
 from fairrf_lightning.presets import import_class
+from fairrf_lightning.report.audit import audit_facts, certificate_commands, two_classes_only
 from fairrf_lightning.report.facts import (
     Absent,
     DataFacts,
@@ -41,12 +41,6 @@ from fairrf_lightning.report.facts import (
     estimate,
     use_of_sensitive,
 )
-from fairrf_lightning.report.sources import (
-    audit_facts,
-    audit_verdict,
-    certificate_commands,
-    two_classes_only,
-)
 from fairrf_lightning.report.text import (
     LINEAR_ONLY,
     NO_GROUPS,
@@ -58,6 +52,9 @@ from fairrf_lightning.report.text import (
     with_collapse,
     without_headline,
 )
+
+if TYPE_CHECKING:
+    from fairrf_lightning.certificate import Certificate
 
 _OURS = "fairrf_lightning."
 _NAME_GROUPS = f"{NO_GROUPS} If the table has a column with the groups, name it by --groups."
@@ -101,11 +98,9 @@ def run_facts(
         other = f"{other} ({against.path.name})"
     if audit is None:
         why, measured = _logged(run.metrics, (data.sensitive if data else None) or "S")
-        verdict = measured.verdict
     else:
-        why, measured = uninformative(audit["overall"]), audit_facts(audit)
-        verdict = audit_verdict(audit, other)
-    accuracy, gaps = measured.accuracy, measured.gaps
+        why, measured = uninformative(audit["overall"]), audit_facts(audit, other)
+    verdict, accuracy, gaps = measured.verdict, measured.accuracy, measured.gaps
     if not (gaps or why):
         verdict = unmeasured_verdict(
             accuracy,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairrf_lightning.audit.result import (
     FAIRER,
@@ -17,7 +17,6 @@ from fairrf_lightning.audit.result import (
     nothing_to_compare,
     unknown_statements,
 )
-from fairrf_lightning.certificate import Certificate
 from fairrf_lightning.messages import DASH, first_upper, listing, number_text, percent, points
 from fairrf_lightning.metrics.counts import GAPS, Mode
 from fairrf_lightning.metrics.decisions import has_collapsed
@@ -30,6 +29,9 @@ from fairrf_lightning.report.facts import (
     Training,
     Verdict,
 )
+
+if TYPE_CHECKING:
+    from fairrf_lightning.certificate import Certificate
 
 MODES: dict[Mode, str] = {"hard": "decisions", "prob": "probabilities"}
 NO_GROUPS = "The data do not say which group a row belongs to, so no gap can be measured."

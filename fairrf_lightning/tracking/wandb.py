@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,8 +23,8 @@ from fairrf_lightning.callbacks.checkpointing import chosen_by
 from fairrf_lightning.callbacks.lambda_update import LambdaUpdateCallback
 from fairrf_lightning.callbacks.pretrain import PretrainCallback
 from fairrf_lightning.callbacks.run_files import describe_data
-from fairrf_lightning.errors import InputError, first_line
-from fairrf_lightning.messages import first_upper, install_command
+from fairrf_lightning.errors import first_line
+from fairrf_lightning.messages import first_upper
 from fairrf_lightning.metrics.counts import GAPS, GroupRate
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
 from fairrf_lightning.penalty import RelatedFeaturePenalty
@@ -116,19 +115,6 @@ class WandbLogger(LightningWandbLogger):
             action(argument)
         except Exception as error:  # noqa: BLE001 - without a network the client raises many kinds
             rank_zero_warn(f"W&B: a checkpoint was not logged as an artifact: {first_line(error)}")
-
-
-def replace_wandb_logger(loggers: Any) -> None:
-    """Replace Lightning's WandbLogger by ours in the loggers of a parsed config."""
-    for logger in loggers if isinstance(loggers, list) else [loggers]:
-        if not logger or not logger.class_path.endswith("WandbLogger"):
-            continue
-        if find_spec("wandb") is None:
-            raise InputError(
-                f"--trainer.logger wandb: the package wandb is not installed; run: {install_command('wandb')}"
-            )
-        if logger.class_path.startswith("lightning."):
-            logger.class_path = f"fairrf_lightning.tracking.{WandbLogger.__name__}"
 
 
 def offline_reason() -> str | None:

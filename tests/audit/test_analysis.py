@@ -25,7 +25,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics import DemographicParityGap, EqualizedOddsGap, EqualOpportunityGap
 from fairrf_lightning.metrics.intervals import gap_bounds
 from fairrf_lightning.metrics.paired import paired_difference_interval
-from fairrf_lightning.report.sources import audit_facts
+from fairrf_lightning.report.audit import audit_facts
 from tests.audit.rows import audited, draw, grouping
 
 METRICS = {

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fairrf_lightning.audit import predictions as predictions_module
 from fairrf_lightning.audit import read_predictions
-from fairrf_lightning.audit.predictions import read_batches
+from fairrf_lightning.datamodules import score_files
+from fairrf_lightning.datamodules.score_files import read_batches
 from fairrf_lightning.errors import InputError
 from tests.audit.rows import write_predictions
 
@@ -21,7 +21,7 @@ from tests.audit.rows import write_predictions
 def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     write_predictions()
     whole = read_predictions(Path("p.parquet"), ("race", "sex"))
-    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    monkeypatch.setattr("fairrf_lightning.datamodules.score_files._BATCH_ROWS", 100)
     parts = read_predictions(Path("p.parquet"), ("race", "sex"))
     order = [parts.names.index(name) for name in whole.names]
     for mine, theirs in zip(parts.counts.fields(), whole.counts.fields(), strict=True):
@@ -30,7 +30,7 @@ def test_many_batches_are_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cli")
 def test_the_row_of_a_wrong_value_counts_the_batches_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    monkeypatch.setattr("fairrf_lightning.datamodules.score_files._BATCH_ROWS", 100)
     rows = write_predictions()
     rows.loc[1233, "target"] = 3
     rows.to_parquet("p.parquet")
@@ -60,7 +60,7 @@ def test_a_parquet_file_is_never_held_as_a_whole(tmp_path: Path, monkeypatch: py
     path, rows = tmp_path / "scores.parquet", 50_000
     values = np.random.default_rng(0).random(20 * rows)
     pq.write_table(pa.table({"prob": values}), path, row_group_size=rows)
-    monkeypatch.setattr(predictions_module, "_BATCH_ROWS", rows)
+    monkeypatch.setattr(score_files, "_BATCH_ROWS", rows)
     start = pa.total_allocated_bytes()
     held = [pa.total_allocated_bytes() - start for _ in read_batches(path)]
     assert len(held) == 20

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,14 +16,20 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from tests.audit.rows import read_audit, write_predictions
-from tests.conftest import Refused
+from tests.conftest import Cli, Refused
 from tests.report.set_bias import with_bias
 
-CLI: TypeAlias = Callable[[str], None]
+pytestmark = pytest.mark.usefixtures("cli")  # for its folder
 CHECKPOINT = "lightning_logs/version_{}/checkpoints/last.ckpt"
 
 
-def test_two_checkpoints_on_compas(cli: CLI, capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
+def audited(options: str, name: str = "p.csv") -> dict[str, Any]:
+    """Audit a file of predictions, and return the content of ``audit.json``."""
+    main(["audit", "--predictions", name, *shlex.split(options)])
+    return read_audit()
+
+
+def test_two_checkpoints_on_compas(cli: Cli, capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
     for method in ("fairrf", "arl", "fairrf --data.seed 1"):
         cli(f"fit --data compas --method {method} --trainer.max_epochs=1 --trainer.accelerator=cpu")
     paths = [CHECKPOINT.format(version) for version in range(3)]
@@ -52,12 +58,10 @@ def test_two_checkpoints_on_compas(cli: CLI, capsys: pytest.CaptureFixture[str],
     assert not list(Path("audit").glob("*.part"))
 
 
-@pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
 def test_predictions_of_any_model(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     table = write_predictions()
-    main(["audit", "--predictions", name, "--groups", "race,sex", "--against", "other"])
-    result = read_audit()
+    result = audited("--groups race,sex --against other", name)
     expected = table.assign(selected=table["prob"] >= 0.5).groupby("race")["selected"].mean()
     found = {group["name"]: group["selection_rate"] for group in result["groupings"][0]["groups"]}
     assert found == pytest.approx(expected.to_dict(), abs=1e-12)
@@ -72,23 +76,9 @@ def test_predictions_of_any_model(name: str, capsys: pytest.CaptureFixture[str])
     assert result["groupings"][0]["gaps"][0]["against"]["verdict"] == "less fair, beyond noise"
 
 
-@pytest.mark.usefixtures("cli")
 def test_decisions_alone() -> None:
     table = write_predictions()
-    main(
-        [
-            "audit",
-            "--predictions",
-            "p.csv",
-            "--groups",
-            "sex",
-            "--decision",
-            "decision",
-            "--against",
-            "target",
-        ]
-    )
-    result = read_audit()
+    result = audited("--groups sex --decision decision --against target")
     assert {gap["mode"] for gap in result["groupings"][0]["gaps"]} == {"hard"}
     assert "auc" not in result["overall"]
     wrong = int((table["decision"] != table["target"]).sum())
@@ -98,7 +88,6 @@ def test_decisions_alone() -> None:
     assert result["overall"]["selection_rate"] == pytest.approx(table["decision"].mean(), abs=1e-12)
 
 
-@pytest.mark.usefixtures("cli")
 def test_names_and_figures_are_whole_in_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +95,7 @@ def test_names_and_figures_are_whole_in_80_columns(
     rows = write_predictions()
     rows["sex"] = rows["sex"].map({"f": "[/b]African-American", "m": "[red]Caucasian[/red]"})
     rows.to_csv("p.csv", index=False)
-    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    audited("--groups sex")
     printed = capsys.readouterr().out
     for name, group in rows.groupby("sex"):
         (line, scores) = [line for line in printed.splitlines() if f"│ {name} " in line]
@@ -115,7 +104,6 @@ def test_names_and_figures_are_whole_in_80_columns(
     assert "…" not in printed
 
 
-@pytest.mark.usefixtures("cli")
 def test_the_comparison_of_two_models_has_a_line_for_each_gap_in_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,10 +111,9 @@ def test_the_comparison_of_two_models_has_a_line_for_each_gap_in_80_columns(
     rows = write_predictions()
     rows["unfair"] = rows["prob"].where(rows["sex"] == "f", 0.9 - rows["target"] / 2)
     rows.to_csv("p.csv", index=False)
-    for columns in (["--prob", "unfair", "--against", "prob"], ["--prob", "prob", "--against", "unfair"]):
-        main(["audit", "--predictions", "p.csv", "--groups", "sex", *columns])
+    for columns in ("--prob unfair --against prob", "--prob prob --against unfair"):
+        result = audited(f"--groups sex {columns}")
         lines = capsys.readouterr().out.splitlines()
-        result = read_audit()
         shown = {f"│ {gap['gap']} {gap['mode']} ": gap["against"] for gap in result["groupings"][0]["gaps"]}
         shown[f"│ {result['overall']['accuracy']:.4f} "] = result["accuracy_difference"]
         for start, other in shown.items():
@@ -136,12 +123,11 @@ def test_the_comparison_of_two_models_has_a_line_for_each_gap_in_80_columns(
             assert len(line) <= 80
 
 
-@pytest.mark.usefixtures("cli")
 def test_at_another_level_no_page_says_95_percent(
     capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:
     write_predictions()
-    main(["audit", "--predictions", "p.csv", "--groups", "sex,sex", "--level", "0.9"])
+    audited("--groups sex,sex --level 0.9")
     printed = " ".join(capsys.readouterr().out.split())
     assert "90 % interval" in printed
     assert "sex x sex" not in printed
@@ -154,8 +140,8 @@ MEASURED = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high
 
 
 @pytest.fixture
-def unlabelled(cli: CLI) -> pd.DataFrame:
-    del cli
+def unlabelled(cli: Cli) -> pd.DataFrame:
+    del cli  # for its folder
     rows = write_predictions().drop(columns="target")
     rows.to_csv("p.csv", index=False)
     rows.to_parquet("p.parquet")
@@ -169,12 +155,10 @@ def numbers(figures: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.parquet"])
-@pytest.mark.usefixtures("cli")
 def test_selection_rates_and_dp_are_all_that_is_measured(
     name: str, unlabelled: pd.DataFrame, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main(["audit", "--predictions", name, "--groups", "sex"])
-    result, printed = read_audit(), capsys.readouterr().out
+    result, printed = audited("--groups sex", name), capsys.readouterr().out
     assert result["labels"] is False
     (grouping,) = result["groupings"]
     for figures in (result["overall"], *grouping["groups"]):
@@ -193,10 +177,9 @@ def test_selection_rates_and_dp_are_all_that_is_measured(
     assert "AUC" not in printed.replace(lines[0], "")
 
 
-@pytest.mark.usefixtures("cli")
-def test_the_report_names_nothing_that_needs_labels(unlabelled: pd.DataFrame) -> None:
-    del unlabelled
-    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+@pytest.mark.usefixtures("unlabelled")
+def test_the_report_names_nothing_that_needs_labels() -> None:
+    audited("--groups sex")
     page, card = (
         Path("audit", name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md")
     )
@@ -209,13 +192,9 @@ def test_the_report_names_nothing_that_needs_labels(unlabelled: pd.DataFrame) ->
     assert '<p class="what">accuracy</p>' not in page
 
 
-@pytest.mark.usefixtures("cli")
-def test_two_models_are_compared_by_selection_rates(
-    unlabelled: pd.DataFrame, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del unlabelled
-    main(["audit", "--predictions", "p.csv", "--groups", "sex", "--against", "other"])
-    result = read_audit()
+@pytest.mark.usefixtures("unlabelled")
+def test_two_models_are_compared_by_selection_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    result = audited("--groups sex --against other")
     assert result["accuracy_difference"] is None
     assert numbers(result["against"]) == MEASURED
     gaps = {(gap["gap"], gap["mode"]): gap for gap in result["groupings"][0]["gaps"]}
@@ -226,42 +205,33 @@ def test_two_models_are_compared_by_selection_rates(
     assert "| dDP | decisions | sex |" in Path("audit/model_card.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.usefixtures("cli")
 def test_decisions_without_probabilities(unlabelled: pd.DataFrame) -> None:
-    main(["audit", "--predictions", "p.csv", "--groups", "race", "--decision", "decision"])
-    result = read_audit()
+    result = audited("--groups race --decision decision")
     assert numbers(result["overall"]) == MEASURED - {"mean_probability"}
     assert result["overall"]["selection_rate"] == pytest.approx(unlabelled["decision"].mean(), abs=1e-12)
     (gap,) = [gap for gap in result["groupings"][0]["gaps"] if gap["gap"] == "dDP"]
     assert gap["bounds"], "rows of unknown race"
 
 
-@pytest.mark.usefixtures("cli")
-def test_labels_that_are_there_are_used_and_a_named_column_must_exist(
-    refused: Refused,
-) -> None:
+def test_labels_that_are_there_are_used_and_a_named_column_must_exist(refused: Refused) -> None:
     rows = write_predictions()
-    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
-    assert read_audit()["overall"]["accuracy"] is not None
-    main(["audit", "--predictions", "p.csv", "--groups", "sex", "--target", ""])
-    assert read_audit()["overall"]["accuracy"] is None
+    assert audited("--groups sex")["overall"]["accuracy"] is not None
+    assert audited("--groups sex --target ''")["overall"]["accuracy"] is None
     assert "no column 'hired'" in refused("audit p.csv --groups sex --target hired")
     rows.assign(target=rows["target"].where(rows.index != 4)).to_csv("p.csv", index=False)
     message = refused("audit --predictions p.csv --groups sex")
     assert "row 5: expected 0 or 1 in every row; --target '' audits without" in message
 
 
-@pytest.mark.usefixtures("cli")
 def test_a_dummy_label_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
     write_predictions().assign(target=0).to_csv("p.csv", index=False)
-    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    audited("--groups sex")
     assert capsys.readouterr().out.startswith("Every true label is 0: if these are not real labels, accuracy")
 
 
-@pytest.mark.usefixtures("cli")
-def test_a_pilot_without_labels_answers_for_dp_only(unlabelled: pd.DataFrame) -> None:
-    del unlabelled
-    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+@pytest.mark.usefixtures("unlabelled")
+def test_a_pilot_without_labels_answers_for_dp_only() -> None:
+    audited("--groups sex")
     pilot = Path("audit/audit.json")
     assert sample_size(0.1, pilot=pilot).rows > 0
     with pytest.raises(InputError, match="no true labels, which --gap dEO needs"):
@@ -272,13 +242,13 @@ RUN = Path("lightning_logs/version_0")
 DATA = ["--data", "synthetic", "--data.n_rows", "400"]
 
 
-def fit_broken(cli: CLI, options: str) -> None:
+def fit_broken(cli: Cli, options: str) -> None:
     with suppress(SystemExit):  # the test of such a model may be refused, which is not the subject here
         cli(f"fit {options} {with_bias('nan')}")
 
 
 @pytest.mark.filterwarnings("ignore:Encountered `nan` values")  # of the test after fit
-def test_audit_certify_and_report_refuse_it(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_certify_and_report_refuse_it(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     options = f"{' '.join(DATA)} --trainer.max_epochs=2 --data.batch_size=50"
     cli(f"fit {options}")
     fit_broken(cli, options)
@@ -306,7 +276,7 @@ def test_audit_certify_and_report_refuse_it(cli: CLI, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.filterwarnings("ignore:Encountered `nan` values")  # of the test after fit
-def test_a_run_without_s_is_refused_as_well(cli: CLI, refused: Refused) -> None:
+def test_a_run_without_s_is_refused_as_well(cli: Cli, refused: Refused) -> None:
     SyntheticDataModule(n_rows=400).read().drop(columns="group").to_csv("mine.csv", index=False)
     options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
     fit_broken(cli, f"--data table {options} --trainer.max_epochs=1")
@@ -314,7 +284,6 @@ def test_a_run_without_s_is_refused_as_well(cli: CLI, refused: Refused) -> None:
     assert not (RUN / "report.html").exists()
 
 
-@pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -348,10 +317,9 @@ def test_bad_input_is_told(options: str, message: str, refused: Refused) -> None
     assert printed.count("\n") == 1
 
 
-@pytest.mark.usefixtures("cli")
 def test_a_folder_that_cannot_be_written_to_is_told(refused: Refused) -> None:
     write_predictions()
-    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
+    audited("--groups sex")
     # The file of predictions is not there: what cannot be written is told before it is read.
     for command in (["audit", "--predictions", "none.csv", "--groups", "sex"], ["report", "audit"]):
         printed = refused([*command, "--out", "p.csv/below"])
@@ -359,13 +327,13 @@ def test_a_folder_that_cannot_be_written_to_is_told(refused: Refused) -> None:
         assert printed.count("\n") == 1
 
 
-@pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"prob;target;sex\n0.5;1;f\n", "p.csv: its columns are separated by ';'; write it with commas."),
         (b"prob,target,sex\n0.5,1,\xfc\n", "invalid UTF8 data; save the file as UTF-8"),
         (b"prob,target,sex,\xfc\n0.5,1,f,1\n", "save the file as UTF-8"),
+        (b"target,prob,prob,sex\n1,0.2,0.3,f\n", "2 columns are named 'prob'"),
         (b"prob,target,sex\nhigh,1,f\n", "invalid value 'high'; expected numbers such as 0.25"),
     ],
 )
@@ -376,18 +344,6 @@ def test_what_to_do_with_other_kinds_of_csv_is_told(content: bytes, message: str
     assert printed.count("\n") == 1
 
 
-@pytest.mark.usefixtures("cli")
-def test_two_columns_of_one_name_are_told(refused: Refused) -> None:
-    Path("p.csv").write_text("target,prob,prob,sex\n1,0.2,0.3,f\n", encoding="utf-8")
-    assert "2 columns are named 'prob'" in refused("audit --predictions p.csv --groups sex")
-
-
-@pytest.mark.usefixtures("cli")
-def test_without_a_model_there_is_nothing_to_audit(refused: Refused) -> None:
-    assert "audit needs source: Checkpoint, run folder, or" in refused("audit --groups race")
-
-
-@pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -396,18 +352,11 @@ def test_without_a_model_there_is_nothing_to_audit(refused: Refused) -> None:
         ("p.ckpt --prob p", "--prob p: names a column of predictions, but p.ckpt is a checkpoint"),
         ("p.xlsx --groups sex", "p.xlsx: this is a spreadsheet; save it as CSV"),
         ("p.ckpt", "p.ckpt"),
+        ("--groups race", "audit needs source: Checkpoint, run folder, or"),
+        ("best.ckpt --config config.yaml", "--config"),
+        ("best.ckpt --data adlut", "did you mean 'adult'"),
     ],
 )
-def test_a_checkpoint_and_a_file_of_predictions_are_told_apart(
-    options: str, message: str, refused: Refused
-) -> None:
+def test_a_wrong_source_or_option_is_told(options: str, message: str, refused: Refused) -> None:
     write_predictions().to_csv("p.ckpt", index=False)
     assert message in refused(["audit", *options.split()])
-
-
-def test_no_option_is_dropped(refused: Refused) -> None:
-    assert "--config" in refused("audit best.ckpt --config config.yaml")
-
-
-def test_a_misspelt_data_set_of_a_checkpoint_is_refused(refused: Refused) -> None:
-    assert "did you mean 'adult'" in refused("audit best.ckpt --data adlut")

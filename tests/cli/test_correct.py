@@ -12,9 +12,8 @@ import pandas as pd
 import pytest
 import torch
 
-from fairrf_lightning.audit import predictions as predictions_module
 from fairrf_lightning.cli import main
-from fairrf_lightning.datamodules import SyntheticDataModule
+from fairrf_lightning.datamodules import SyntheticDataModule, score_files
 from fairrf_lightning.load import load_run
 from tests.surveys import write_survey
 
@@ -164,7 +163,7 @@ def test_a_model_without_a_gap_is_left_alone(run: Run) -> None:
 def test_scores_of_any_model_are_corrected_in_batches(
     run: Run, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predictions_module, "_BATCH_ROWS", 700)
+    monkeypatch.setattr(score_files, "_BATCH_ROWS", 700)
     table = SyntheticDataModule(n_rows=4000, seed=0).read()
     table["prob"] = 1 / (1 + np.exp(-table.drop(columns=["group", "label"]).sum(axis=1)))
     table.sample(300, random_state=0).to_csv("asked.csv", index=False)

@@ -15,11 +15,11 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.cli.audit import print_audit
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import RunFolder
+from fairrf_lightning.report.audit import audit_facts
 from fairrf_lightning.report.facts import DataFacts, History
 from fairrf_lightning.report.page import render_card, render_page
 from fairrf_lightning.report.run import RunAudit, run_facts
 from fairrf_lightning.report.sections import gaps_section, sections
-from fairrf_lightning.report.sources import audit_facts
 from fairrf_lightning.report.text import LINEAR_ONLY
 from tests.conftest import Refused
 
