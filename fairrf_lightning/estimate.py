@@ -74,6 +74,28 @@ class ScoredRows:
         return self.scores >= 0.5
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What is known about decisions on rows without S.
+
+    Args:
+        accuracy: Share of right decisions; NaN without labels.
+        positive_share: Share of positive decisions.
+        gaps: Estimate of each gap by its key, of :func:`estimate_gaps`; empty without a survey, because
+            published statistics see only a part of a gap.
+    """
+
+    accuracy: float
+    positive_share: float
+    gaps: Mapping[str, GapEstimate]
+
+
+def measure(rows: ScoredRows, gaps: Mapping[str, GapEstimate]) -> Measured:
+    """Return accuracy and share of positive decisions next to gaps that were estimated."""
+    right = torch.tensor(torch.nan) if rows.target is None else rows.decisions == (rows.target > 0.5)
+    return Measured(float(right.double().mean()), float(rows.decisions.double().mean()), gaps)
+
+
 @torch.no_grad()
 def estimate_gaps(
     pool: ScoredRows,

@@ -22,7 +22,7 @@ from fairrf_lightning.metrics.counts import Gap
 MIN_PEOPLE = 50
 _MIN_EACH = 5
 _MIN_EACH_OF_CLASS = 2  # people of each group among those of a class, for gaps given the class
-_MAX_RANDOMIZED = 0.95
+_MAX_RANDOMIZED = 0.9
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,7 @@ class Survey:
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) > 1:
             raise InputError(f"survey: its parts have {sorted(lengths)} rows; expected one number of people.")
-        if not 0 <= self.randomized <= _MAX_RANDOMIZED:
-            raise InputError(
-                f"randomized = {self.randomized}: expected a probability from 0 to {_MAX_RANDOMIZED}."
-            )
+        check_randomized(self.randomized)
         if len(self) < MIN_PEOPLE:
             raise InputError(
                 f"survey: {len(self)} people with a known '{self.name}'; at least {MIN_PEOPLE} are needed. A "
@@ -169,6 +166,14 @@ class Survey:
             groups=self.groups[places],
             target=None if self.target is None else self.target[places],
             rows=None if self.rows is None else self.rows[places],
+        )
+
+
+def check_randomized(randomized: float) -> None:
+    """Raise unless a probability of randomised response can be used."""
+    if not 0 <= randomized <= _MAX_RANDOMIZED:
+        raise InputError(
+            f"--randomized {randomized}: expected a probability from 0 to {_MAX_RANDOMIZED}, such as 0.25."
         )
 
 

@@ -1,6 +1,6 @@
 """Audits of trained models and of predictions: rates of groups and gaps between them, with intervals."""
 
-from fairrf_lightning.audit.analysis import audit
+from fairrf_lightning.audit.analysis import audit, audit_by_survey
 from fairrf_lightning.audit.predictions import read_predictions
 from fairrf_lightning.audit.result import Audit
 from fairrf_lightning.audit.sample_size import SampleSize, sample_size
@@ -11,6 +11,7 @@ __all__ = [
     "SampleSize",
     "Scores",
     "audit",
+    "audit_by_survey",
     "read_predictions",
     "sample_size",
     "score_checkpoint",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairrf_lightning.audit.predictions import is_checkpoint, read_predictions
 from fairrf_lightning.audit.result import (
     LESS_ACCURATE,
     MORE_ACCURATE,
@@ -27,17 +29,19 @@ from fairrf_lightning.audit.result import (
     notices,
     verdict_of,
 )
-from fairrf_lightning.audit.scores import Scores
+from fairrf_lightning.audit.scores import Scores, score_checkpoint
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.estimate import ScoredRows, estimate_gaps
-from fairrf_lightning.load import Run, evaluate
+from fairrf_lightning.estimate import ScoredRows, estimate_gaps, measure
+from fairrf_lightning.load import Run, Split, evaluate, load_run
 from fairrf_lightning.membership import Membership
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, by_condition
 from fairrf_lightning.metrics.intervals import (
     RateSample,
     bonferroni_level,
     gap_bounds,
     gap_interval,
+    normal_quantile,
     wilson_interval,
 )
 from fairrf_lightning.metrics.paired import (
@@ -52,20 +56,47 @@ _RATES = ("accuracy", "selection_rate", "true_positive_rate", "false_positive_ra
 _WITHOUT_LABELS = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high", "mean_probability"}
 
 
-def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, min_rows: int = 10) -> Audit:
+def audit(
+    source: str | Path | Run | Scores,
+    groups: Sequence[str] = (),
+    *,
+    against: str = "",
+    split: Split = "test",
+    prob: str | None = None,
+    decision: str | None = None,
+    target: str | None = None,
+    threshold: float = 0.5,
+    level: float = 0.95,
+    min_rows: int = 10,
+    trust: Sequence[str] = (),
+    data_options: Mapping[str, Any] | None = None,
+) -> Audit:
     """Compare a model's decisions between groups.
 
     Args:
-        scores: Scores or decisions by group; true labels are optional.
-        groups: Attributes to compare by, by default all; several give intersections as well.
+        source: Checkpoint, run folder, or CSV or Parquet file of predictions of any model; or a run or
+            scores that were loaded.
+        groups: Sensitive columns, such as race,sex; several give intersections as well. By default the
+            sensitive attribute of the checkpoint's data, or all attributes of scores.
+        against: Another checkpoint on the same rows; for predictions, the other model's column.
+        split: Rows of the checkpoint's data.
+        prob: Column of probabilities; by default prob or probability. For more than two classes, the columns
+            NAME_0, NAME_1 and so on.
+        decision: Column of decisions; by default the probability against the threshold, or the most probable
+            of more than two classes.
+        target: Column of true classes; by default target if there is one. Without true classes ('') only
+            selection rates and dDP are measured.
+        threshold: Decision threshold.
         level: Confidence level of the intervals.
         min_rows: Groups with fewer rows are listed but not compared.
+        trust: As in :func:`~fairrf_lightning.load.load_run`.
+        data_options: As in :func:`~fairrf_lightning.load.load_run`.
 
     Returns:
         Rates per group and gaps with intervals.
 
     Raises:
-        InputError: If an attribute is unknown or the level is not between 0 and 1.
+        InputError: If a file or a column cannot be used, or an option is out of range.
 
     >>> import numpy as np, pandas as pd
     >>> rng = np.random.default_rng(0)
@@ -74,6 +105,33 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
     >>> print(f"{result.groupings[0].gaps[0].value:.4f}")
     0.0272
     """
+    normal_quantile(level)
+    if not 0 <= threshold <= 1:
+        raise InputError(f"--threshold {threshold}: expected a probability between 0 and 1.")
+    if min_rows < 1:
+        raise InputError(f"--min_rows {min_rows}: expected 1 or more.")
+    columns = {"prob": prob, "decision": decision, "target": target}
+    if isinstance(source, Scores):
+        return _audit(source, groups, level, min_rows)
+    if isinstance(source, Run) or is_checkpoint(Path(source)):
+        path = source.path if isinstance(source, Run) else source
+        if named := [f"--{option} {column}" for option, column in columns.items() if column is not None]:
+            raise InputError(f"{named[0]}: names a column of predictions, but {path} is a checkpoint.")
+        load = partial(load_run, trust=trust, data_options=data_options)
+        predict = partial(evaluate, split=split, attributes=list(dict.fromkeys(groups)), several_classes=True)
+        rows = predict(source if isinstance(source, Run) else load(source))
+        if not len(rows.attributes.columns):
+            raise InputError("the data name no sensitive attribute: name columns by --groups.")
+        with quiet_lightning():  # the rows are the same, and were described above
+            other = predict(load(against)) if against else None
+        return _audit(score_checkpoint(rows, other, threshold), (), level, min_rows)
+    if against and is_checkpoint(Path(against)):
+        raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
+    scores = read_predictions(Path(source), groups, **columns, against=against or None, threshold=threshold)
+    return _audit(scores, (), level, min_rows)
+
+
+def _audit(scores: Scores, groups: Sequence[str], level: float, min_rows: int) -> Audit:
     for name in groups:
         if name not in scores.attributes:
             raise InputError(f"no attribute '{name}'; {did_you_mean(name, scores.attributes)}")
@@ -101,18 +159,18 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
 
 @torch.no_grad()
 def audit_by_survey(
-    run: Run,
+    source: str | Path | Run,
     survey: str | Path | Survey,
     *,
     sensitive: str | None = None,
     group: str | None = None,
-    split: str = "test",
+    split: Split = "test",
     level: float = 0.95,
 ) -> EstimatedGaps:
     """Estimate the gaps of a model on rows without S.
 
     Args:
-        run: The run, which may be corrected.
+        source: A checkpoint, the folder of a run, or a run that was loaded, which may be corrected.
         survey: People whose S is known, or a file of them.
         sensitive: Column of S in the survey; by default that of the data.
         group: Value that means S = 1.
@@ -122,6 +180,7 @@ def audit_by_survey(
     Raises:
         InputError: If the survey cannot be used.
     """
+    run = source if isinstance(source, Run) else load_run(source)
     if not isinstance(survey, Survey):
         survey = Survey.read(survey, run.data, sensitive=sensitive, group=group)
     rows, correction = evaluate(run, split), run.module.correction
@@ -130,10 +189,9 @@ def audit_by_survey(
         scores = correction.survey_scores(scores, survey)
     pool = ScoredRows(rows.probabilities, rows.inputs, rows.target, rows.rows)
     membership = Membership.from_survey(survey, run.data)
+    measured = measure(pool, estimate_gaps(pool, survey, scores >= 0.5, membership, level=level))
     return EstimatedGaps(
-        gaps=estimate_gaps(pool, survey, scores >= 0.5, membership, level=level),
-        accuracy=float((pool.decisions == (rows.target > 0.5)).double().mean()),
-        positive_share=float(pool.decisions.double().mean()),
+        **vars(measured),
         num_rows=len(rows.rows),
         people=len(survey),
         group_names=survey.group_names,

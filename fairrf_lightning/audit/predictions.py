@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -177,6 +178,19 @@ class _File:
         if self.against is not None and self.prob is None:
             decisions.append(_codes(self.against, table.column(self.against)))
         scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
+
+
+def is_checkpoint(source: Path) -> bool:
+    """Return whether a path is a run folder or a checkpoint, not a file of predictions.
+
+    Raises:
+        InputError: If it is a spreadsheet.
+    """
+    if source.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise InputError(f"{source}: this is a spreadsheet; save it as CSV.")
+    if source.is_dir() or not source.is_file():
+        return source.is_dir() or source.suffix in (".ckpt", ".pt", ".pth")
+    return zipfile.is_zipfile(source) or source.suffix == ".ckpt"
 
 
 def column_names(path: Path) -> list[str]:

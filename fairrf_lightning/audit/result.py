@@ -8,17 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.estimate import Measured
 from fairrf_lightning.messages import first_upper, listing, points
 from fairrf_lightning.metrics.counts import GAPS, Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION, no_information
-
-if TYPE_CHECKING:
-    from fairrf_lightning.estimate import GapEstimate
 
 SCHEMA = 1
 FAIRER = "fairer, beyond noise"
@@ -235,14 +233,11 @@ class ClassAudit(Audit):
         )
 
 
-@dataclass(frozen=True)
-class EstimatedGaps:
+@dataclass(frozen=True, repr=False)
+class EstimatedGaps(Measured):
     """Gaps on rows without S, estimated with a survey, and numbers that need no S.
 
     Args:
-        gaps: Estimate of each gap, by its key; without labels in the survey only that of dDP.
-        accuracy: Accuracy on the rows.
-        positive_share: Share of positive decisions on the rows.
         num_rows: Number of rows without S.
         people: Number of surveyed people.
         group_names: Groups that are compared.
@@ -250,9 +245,6 @@ class EstimatedGaps:
         level: Confidence level of the intervals.
     """
 
-    gaps: Mapping[str, GapEstimate]
-    accuracy: float
-    positive_share: float
     num_rows: int
     people: int
     group_names: tuple[str, ...]
@@ -270,6 +262,10 @@ class EstimatedGaps:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         return asdict(self)
+
+    def __repr__(self) -> str:
+        """Show the gaps."""
+        return f"Gaps on {self.num_rows:,} rows without S\n{self.table().to_string(index=False)}"
 
     def _repr_html_(self) -> str:
         return str(self.table().to_html(index=False))

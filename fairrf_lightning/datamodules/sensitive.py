@@ -126,7 +126,7 @@ def read_sample(
 def draw_form(
     data: TabularDataModule,
     people: int,
-    sensitive: str,
+    sensitive: str | None = None,
     *,
     columns: Sequence[str] = (),
     split: Literal["all", "train", "val", "test"] = "all",
@@ -138,7 +138,7 @@ def draw_form(
     Args:
         data: The data; they need not be set up unless ``split`` is given.
         people: Number of people.
-        sensitive: Name of the empty column for S.
+        sensitive: Name of the empty column for S; by default the sensitive attribute of the data.
         columns: Columns of the table to copy, for example one by which a person is found.
         split: Rows to draw from.
         randomized: Probability that an answer is replaced by a fair coin, to be recorded in the form.
@@ -147,6 +147,7 @@ def draw_form(
     Raises:
         InputError: If there are not as many rows, or a column does not exist or is not to be copied.
     """
+    sensitive = sensitive_column(data, sensitive)
     table = _read_table("survey draw", data)
     rows = np.arange(len(table))
     if split != "all":
@@ -165,6 +166,14 @@ def draw_form(
     if randomized:
         form[RANDOMIZED] = randomized
     return form.assign(**{sensitive: ""})
+
+
+def sensitive_column(data: TabularDataModule, named: str | None) -> str:
+    """Return the name of the column of S in a form: the one that is named, or that of the data."""
+    name = named or data.sensitive
+    if name is None:
+        raise InputError("survey draw: name the column to fill in by --sensitive, such as gender.")
+    return name
 
 
 def count_answers(path: Path, sensitive: str) -> int:
