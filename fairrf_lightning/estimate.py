@@ -76,7 +76,7 @@ class ScoredRows:
 
 @dataclass(frozen=True)
 class Measured:
-    """What is known about decisions on rows without S.
+    """Accuracy, share of positive decisions and estimated gaps on rows without S.
 
     Args:
         accuracy: Share of right decisions; NaN without labels.

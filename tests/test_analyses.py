@@ -1,4 +1,4 @@
-"""Every command that measures something is a function that returns the result and prints or writes nothing."""
+"""Every command that measures is a function that returns the result, prints nothing and writes nothing."""
 
 from __future__ import annotations
 

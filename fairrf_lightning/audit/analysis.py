@@ -19,8 +19,6 @@ from fairrf_lightning.audit.result import (
     MORE_ACCURATE,
     SCHEMA,
     Audit,
-    ClassAudit,
-    ClassGapResult,
     EstimatedGaps,
     GapChange,
     GapResult,
@@ -136,9 +134,7 @@ def _audit(scores: Scores, groups: Sequence[str], level: float, min_rows: int) -
         if name not in scores.attributes:
             raise InputError(f"no attribute '{name}'; {did_you_mean(name, scores.attributes)}")
     every = [list(range(len(scores.names)))]
-    options: dict[str, Any] = {"num_classes": scores.num_classes} if scores.by_class else {}
-    found = (ClassAudit if scores.by_class else Audit)(
-        **options,
+    found = Audit(
         schema=SCHEMA,
         level=level,
         threshold=None if scores.by_class else scores.threshold,
@@ -153,6 +149,7 @@ def _audit(scores: Scores, groups: Sequence[str], level: float, min_rows: int) -
             _grouping_result(scores, one, level, min_rows)
             for one in _groupings(scores, list(groups) or list(scores.attributes))
         ],
+        num_classes=scores.num_classes,
     )
     return replace(found, notices=[*notices(found.to_dict()), *scores.notices])
 
@@ -318,7 +315,7 @@ def _class_numbers(
 
 def _class_gap_result(
     scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
-) -> ClassGapResult:
+) -> GapResult:
     """Return the gap of each class against all others, and the largest of them.
 
     The lower limits of the classes share the error probability, as in
@@ -329,7 +326,7 @@ def _class_gap_result(
     ]
     known = [number for number, one in enumerate(by_class) if one.value is not None]
     if not known:
-        return ClassGapResult(gap.label, mode, by_class=by_class)
+        return GapResult(gap.label, mode, by_class=by_class)
     shared = bonferroni_level(level, len(known))
     lows = []
     for number in known:
@@ -338,7 +335,7 @@ def _class_gap_result(
         lows.append(gap_interval(sample, shared)[0].item())
     largest = max(known, key=lambda number: by_class[number].value or 0)
     bounds = [one.bounds for one in by_class if one.bounds is not None]
-    return ClassGapResult(
+    return GapResult(
         gap.label,
         mode,
         estimable=True,

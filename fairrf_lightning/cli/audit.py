@@ -24,7 +24,6 @@ from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import Run, check_two_classes
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.sources import REPORTED_LEVEL, audit_facts
 
@@ -74,19 +73,13 @@ def audit_command(
         audit predictions.csv --groups race
         audit best.ckpt --survey survey.csv
     """
-    level = options["level"]
-    normal_quantile(level)
     if out.is_file():
         raise InputError(f"--out {out}: this is a file; name a folder.")
     with writing_to(out):  # before the work, which may take long
         check_writable(out)
+    is_run, level = is_checkpoint(source), options["level"]
     if survey is not None:
-        if (
-            options["groups"]
-            or options["against"]
-            or options["threshold"] != 0.5
-            or not is_checkpoint(source)
-        ):
+        if options["groups"] or options["against"] or options["threshold"] != 0.5 or not is_run:
             raise InputError(
                 "--survey estimates the gaps of a checkpoint's decisions, at 0.5: leave out --groups, "
                 "--against and --threshold."
@@ -96,10 +89,9 @@ def audit_command(
         return _audit_by_survey(run, survey, out, sensitive=sensitive, group=group, split=split, level=level)
     if sensitive or group:
         raise InputError("--sensitive and --group belong to --survey; name columns by --groups.")
-    of_run = is_checkpoint(source)
-    if not of_run and (data.options or data.name):
+    if not is_run and (data.options or data.name):
         raise InputError(f"--data: only for a checkpoint; {source} is a file of predictions.")
-    model = data.load(source, trust) if of_run else source
+    model = data.load(source, trust) if data.name else source
     result = audit(model, **options, trust=trust, data_options=data.options)
     found = result.to_dict()
     print_audit(found)

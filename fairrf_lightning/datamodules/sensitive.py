@@ -50,14 +50,6 @@ class Sample:
     randomized: float = 0.0
     unanswered: int = 0
 
-    def check_truthful(self, command: str) -> None:
-        """Raise if answers are randomised, which a command does not account for."""
-        if self.randomized:
-            raise InputError(
-                f"{self.source}: its answers are randomised ({self.randomized:g}), which {command} does not "
-                "account for. correct and audit --survey do."
-            )
-
 
 def read_sample(
     path: str | Path,
@@ -121,6 +113,32 @@ def read_sample(
         _randomized(named, raw.table),
         int(answers[sensitive].isna().sum()),
     )
+
+
+def read_audit_sample(
+    path: str | Path, data: TabularDataModule, sensitive: str | None, command: str, **options: Any
+) -> Sample:
+    """Read people whose S is known for a command that needs true answers; S has to be named.
+
+    Args:
+        path: As in :func:`read_sample`.
+        data: The data.
+        sensitive: Column of S; by default that of the data.
+        command: Name of the command.
+        options: Further arguments of :func:`read_sample`.
+
+    Raises:
+        InputError: If S is not named, answers are randomised, or the file cannot be used.
+    """
+    if not (sensitive or data.sensitive):
+        raise InputError("--audit_sample: name its column of S by --sensitive.")
+    sample = read_sample(path, data, sensitive, option="--audit_sample", **options)
+    if sample.randomized:
+        raise InputError(
+            f"{sample.source}: its answers are randomised ({sample.randomized:g}), which {command} does not "
+            "account for. correct and audit --survey do."
+        )
+    return sample
 
 
 def draw_form(

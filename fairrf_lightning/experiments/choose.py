@@ -185,7 +185,7 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
         sound, fallback = within._replace(settings=without), vanilla
     best = preferred(sound.settings, "without S")
     without_s = fallback if best is None else best
-    rejected = _named(summary, sound.rejected)
+    rejected = rejected_settings(summary, sound.rejected)
     return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, rejected)
 
 
@@ -206,52 +206,9 @@ def choice_rule(summary: pd.DataFrame, max_accuracy_loss: float) -> str:
     return f"{rule} A setting is eligible only with a {COLLAPSE_RULE}."
 
 
-def _named(summary: pd.DataFrame, rejected: dict[Any, str]) -> list[str]:
+def rejected_settings(summary: pd.DataFrame, rejected: dict[Any, str]) -> list[str]:
+    """Return rejected settings of a summary by name, with the reason."""
     return [f"{setting_name(summary.loc[index])}: {reason}" for index, reason in rejected.items()]
-
-
-def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule) -> pd.DataFrame:
-    """Return the runs of the setting that the rule of :func:`preferred` chooses among the eligible ones.
-
-    If no setting is eligible, it is the most accurate one. The vanilla runs have the same seeds.
-    """
-    summary = summarise(runs)
-    best = preferred(_eligible_against(summary, vanilla, budget).settings, rule)
-    chosen = most_accurate(summary) if best is None else best
-    same = runs.merge(chosen[SETTING_COLUMNS].to_frame().T.astype(runs[SETTING_COLUMNS].dtypes))
-    return same.sort_values("seed").reset_index(drop=True)
-
-
-def affordable_choices(
-    runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule = "without S"
-) -> dict[str, pd.DataFrame]:
-    """Return the runs that :func:`choose` returns for each method with an eligible setting."""
-    methods = runs[runs["method"] != "vanilla"].groupby("method")
-    return {
-        str(name): choose(of, vanilla, budget, rule)
-        for name, of in methods
-        if is_eligible(of, vanilla, budget)
-    }
-
-
-def rejections(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> list[str]:
-    """Return the settings within the budget that are not eligible, with the reason."""
-    summary = summarise(runs[runs["method"] != "vanilla"])
-    rejected = _eligible_against(summary, vanilla, budget).rejected
-    return [
-        f"{summary.loc[index, 'method']}, {reason}"
-        for index, reason in zip(rejected, _named(summary, rejected), strict=True)
-    ]
-
-
-def is_eligible(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float = math.inf) -> bool:
-    """Return whether a setting among the runs is eligible, by default whatever its accuracy."""
-    return not _eligible_against(summarise(runs), vanilla, budget).settings.empty
-
-
-def _eligible_against(summary: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> Eligible:
-    # The vanilla runs are a table of their own: their index must not match one of the summary.
-    return eligible(summary, summarise(vanilla).iloc[0].rename("vanilla"), budget)
 
 
 class Interval(NamedTuple):

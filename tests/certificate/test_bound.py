@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
-from fairrf_lightning.certificate import GapBound, gap_bound, k_feature_interval
+from fairrf_lightning.certificate import GapBound, Knowledge, certify_rows, gap_bound, k_feature_interval
 from fairrf_lightning.certificate.bound import (
     Box,
     box_bound,
@@ -202,6 +202,23 @@ def test_logits_get_no_certificate() -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(InputError, match=r"preds has the value .*sigmoid of logits"):
         bound_of(5 * rng.normal(size=40), rng.normal(size=(40, 1)), np.array([0.1]), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("preds", "columns", "message"),
+    [
+        (torch.randn(40), torch.randn(40, 1), "sigmoid of logits"),
+        (torch.rand(40), torch.full((40, 1), torch.nan), "without missing values"),
+        (torch.rand(40), torch.randn(40, 2), "expected 2 numbers"),
+        (torch.rand(39), torch.randn(40, 1), "one line for each row"),
+    ],
+)
+def test_rows_that_are_no_predictions_get_no_certificate(
+    preds: torch.Tensor, columns: torch.Tensor, message: str
+) -> None:
+    known = Knowledge(["age"], Box(np.array([0.1]), np.array([0.2])), (0.4, 0.5), "S = 1", "a test")
+    with pytest.raises(InputError, match=message):
+        certify_rows(preds, columns, known)
 
 
 def test_intervals_of_a_sample_hold_together() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.experiments import recommend, summarise
-from fairrf_lightning.experiments.choose import affordable_choices, choose, rejections
 from fairrf_lightning.metrics.decisions import SAME_DECISION
+from paper.choose import affordable_choices, choose, rejections
 from tests.experiments.test_choose import setting_row
 
 # 15 % positive labels, predicted mostly by a feature that is related to S.
