@@ -12,10 +12,9 @@ from fairrf_lightning.experiments.choose import (
     eligible,
     most_accurate,
     preferred,
-    rejected_settings,
     summarise,
 )
-from fairrf_lightning.experiments.setting import SETTING_COLUMNS
+from fairrf_lightning.experiments.setting import SETTING_COLUMNS, setting_name
 
 
 def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule) -> pd.DataFrame:
@@ -23,9 +22,8 @@ def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: Choic
 
     If no setting is eligible, it is the most accurate one. The vanilla runs have the same seeds.
     """
-    summary = summarise(runs)
-    best = preferred(_eligible_against(summary, vanilla, budget).settings, rule)
-    chosen = most_accurate(summary) if best is None else best
+    best = preferred(_eligible(runs, vanilla, budget).settings, rule)
+    chosen = most_accurate(summarise(runs)) if best is None else best
     same = runs.merge(chosen[SETTING_COLUMNS].to_frame().T.astype(runs[SETTING_COLUMNS].dtypes))
     return same.sort_values("seed").reset_index(drop=True)
 
@@ -44,19 +42,15 @@ def affordable_choices(
 
 def rejections(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> list[str]:
     """Return the settings within the budget that are not eligible, with the reason."""
-    summary = summarise(runs[runs["method"] != "vanilla"])
-    rejected = _eligible_against(summary, vanilla, budget).rejected
-    return [
-        f"{summary.loc[index, 'method']}, {reason}"
-        for index, reason in zip(rejected, rejected_settings(summary, rejected), strict=True)
-    ]
+    return _eligible(runs[runs["method"] != "vanilla"], vanilla, budget).rejected
 
 
 def is_eligible(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float = math.inf) -> bool:
     """Return whether a setting among the runs is eligible, by default whatever its accuracy."""
-    return not _eligible_against(summarise(runs), vanilla, budget).settings.empty
+    return not _eligible(runs, vanilla, budget).settings.empty
 
 
-def _eligible_against(summary: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> Eligible:
+def _eligible(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> Eligible:
     # The vanilla runs are a table of their own: their index must not match one of the summary.
-    return eligible(summary, summarise(vanilla).iloc[0].rename("vanilla"), budget)
+    reference = summarise(vanilla).iloc[0].rename("vanilla")
+    return eligible(summarise(runs), reference, budget, lambda row: f"{row['method']}, {setting_name(row)}")

@@ -30,7 +30,7 @@ from fairrf_lightning.correct import correct
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.experiments import Schedule, Setting, grid
-from fairrf_lightning.experiments.search import sweep
+from fairrf_lightning.experiments.sweep import sweep
 from fairrf_lightning.suggest import suggest
 from tests.surveys import write_survey
 from tests.trainers import quiet_trainer

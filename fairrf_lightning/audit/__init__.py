@@ -1,6 +1,7 @@
 """Audits of trained models and of predictions: rates of groups and gaps between them, with intervals."""
 
-from fairrf_lightning.audit.analysis import audit, audit_by_survey
+from fairrf_lightning.audit.analysis import audit
+from fairrf_lightning.audit.by_survey import EstimatedGaps, audit_by_survey
 from fairrf_lightning.audit.predictions import read_predictions
 from fairrf_lightning.audit.result import Audit
 from fairrf_lightning.audit.sample_size import SampleSize, sample_size
@@ -8,6 +9,7 @@ from fairrf_lightning.audit.scores import Scores, score_checkpoint
 
 __all__ = [
     "Audit",
+    "EstimatedGaps",
     "SampleSize",
     "Scores",
     "audit",

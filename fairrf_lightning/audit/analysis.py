@@ -19,7 +19,6 @@ from fairrf_lightning.audit.result import (
     MORE_ACCURATE,
     SCHEMA,
     Audit,
-    EstimatedGaps,
     GapChange,
     GapResult,
     GroupingResult,
@@ -29,9 +28,7 @@ from fairrf_lightning.audit.result import (
 )
 from fairrf_lightning.audit.scores import Scores, score_checkpoint
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.estimate import ScoredRows, estimate_gaps, measure
 from fairrf_lightning.load import Run, Split, evaluate, load_run
-from fairrf_lightning.membership import Membership
 from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, by_condition
 from fairrf_lightning.metrics.intervals import (
@@ -48,7 +45,6 @@ from fairrf_lightning.metrics.paired import (
     mean_correlation,
     paired_difference_interval,
 )
-from fairrf_lightning.survey import Survey
 
 _RATES = ("accuracy", "selection_rate", "true_positive_rate", "false_positive_rate")
 _WITHOUT_LABELS = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high", "mean_probability"}
@@ -133,7 +129,7 @@ def _audit(scores: Scores, groups: Sequence[str], level: float, min_rows: int) -
     for name in groups:
         if name not in scores.attributes:
             raise InputError(f"no attribute '{name}'; {did_you_mean(name, scores.attributes)}")
-    every = [list(range(len(scores.names)))]
+    every, attributes = [list(range(len(scores.names)))], list(groups) or list(scores.attributes)
     found = Audit(
         schema=SCHEMA,
         level=level,
@@ -145,69 +141,112 @@ def _audit(scores: Scores, groups: Sequence[str], level: float, min_rows: int) -
         overall=_group_numbers(scores, every, level=level)[0],
         against=_group_numbers(scores, every, 1, level=level)[0] if scores.num_models == 2 else None,
         accuracy_difference=_accuracy_difference(scores, level),
-        groupings=[
-            _grouping_result(scores, one, level, min_rows)
-            for one in _groupings(scores, list(groups) or list(scores.attributes))
-        ],
+        groupings=[one.result() for one in _comparisons(scores, attributes, level, min_rows)],
         num_classes=scores.num_classes,
     )
     return replace(found, notices=[*notices(found.to_dict()), *scores.notices])
 
 
-@torch.no_grad()
-def audit_by_survey(
-    source: str | Path | Run,
-    survey: str | Path | Survey,
-    *,
-    sensitive: str | None = None,
-    group: str | None = None,
-    split: Split = "test",
-    level: float = 0.95,
-) -> EstimatedGaps:
-    """Estimate the gaps of a model on rows without S.
-
-    Args:
-        source: A checkpoint, the folder of a run, or a run that was loaded, which may be corrected.
-        survey: People whose S is known, or a file of them.
-        sensitive: Column of S in the survey; by default that of the data.
-        group: Value that means S = 1.
-        split: Rows to estimate the gaps on.
-        level: Confidence level of the intervals.
-
-    Raises:
-        InputError: If the survey cannot be used.
-    """
-    run = source if isinstance(source, Run) else load_run(source)
-    if not isinstance(survey, Survey):
-        survey = Survey.read(survey, run.data, sensitive=sensitive, group=group)
-    rows, correction = evaluate(run, split), run.module.correction
-    scores = run.module.penalty.probabilities(run.module.backbone(survey.inputs))
-    if correction is not None:
-        scores = correction.survey_scores(scores, survey)
-    pool = ScoredRows(rows.probabilities, rows.inputs, rows.target, rows.rows)
-    membership = Membership.from_survey(survey, run.data)
-    measured = measure(pool, estimate_gaps(pool, survey, scores >= 0.5, membership, level=level))
-    return EstimatedGaps(
-        **vars(measured),
-        num_rows=len(rows.rows),
-        people=len(survey),
-        group_names=survey.group_names,
-        randomized=survey.randomized,
-        level=level,
-    )
-
-
 @dataclass(frozen=True)
-class _Grouping:
-    """Cells of each group that is compared, and of the rows whose group is unknown."""
+class _Comparison:
+    """Scores, the cells of each group that is compared, and those of rows whose group is unknown."""
 
+    scores: Scores
     attributes: list[str]
     groups: dict[str, list[int]]
     unknown: list[int]
+    level: float
+    min_rows: int
+
+    def result(self) -> GroupingResult:
+        numbers = _group_numbers(self.scores, list(self.groups.values()), level=self.level)
+        modes: list[Mode] = ["hard", "prob"] if self.scores.has_probs else ["hard"]
+        gap_of = self.largest_gap if self.scores.by_class else self.gap_result
+        return GroupingResult(
+            name=" x ".join(self.attributes),
+            attributes=self.attributes,
+            unknown_rows=int(self.scores.counts.rows[self.unknown].sum()),
+            groups=[
+                {"name": name, "estimable": group["rows"] >= self.min_rows, **group}
+                for name, group in zip(self.groups, numbers, strict=True)
+            ],
+            gaps=[gap_of(gap, mode) for gap in GAPS.values() for mode in modes],
+        )
+
+    def enough(self, gap: Gap) -> tuple[list[list[int]], list[str]]:
+        """Return the cells of the groups with enough rows for a gap, and the names of the other groups."""
+        rows = self.scores.counts.rows
+        enough = {
+            name: bool((by_condition(rows[cells].sum(0, keepdim=True), gap) >= self.min_rows).all())
+            for name, cells in self.groups.items()
+        }
+        left_out = [name for name, is_enough in enough.items() if not is_enough]
+        return [cells for name, cells in self.groups.items() if enough[name]], left_out
+
+    def gap_result(self, gap: Gap, mode: Mode) -> GapResult:
+        """Return a gap between the groups that have ``min_rows`` rows under each of its conditions."""
+        scores = self.scores
+        if gap.needs_labels and not scores.has_labels:
+            return GapResult(gap.label, mode)
+        members, left_out = self.enough(gap)
+        if len(members) < 2:
+            return GapResult(gap.label, mode, left_out=left_out)
+        models = [scores.counts.model(model).merge_groups(members) for model in range(scores.num_models)]
+        samples = [counts.sample(gap, mode) for counts in models]
+        bounds = []
+        if self.unknown and mode == "hard":
+            bounds = [
+                _gap_bounds(counts, scores.counts.model(model).merge_groups([self.unknown]), gap)
+                for model, counts in enumerate(models)
+            ]
+        against = None
+        if scores.num_models == 2:
+            correlation = _correlation(models, scores.both().merge_groups(members), gap, mode)
+            against = _gap_change(samples, correlation, self.level, bounds)
+        return GapResult(
+            gap.label,
+            mode,
+            estimable=True,
+            left_out=left_out,
+            **_with_interval(samples[0], self.level),
+            bounds=bounds[0] if bounds else None,
+            against=against,
+        )
+
+    def largest_gap(self, gap: Gap, mode: Mode) -> GapResult:
+        """Return the gap of each class against all others, and the largest of them.
+
+        The lower limits of the classes share the error probability, as in
+        :func:`~fairrf_lightning.metrics.intervals.gap_interval`; groups with too few rows differ by class.
+        """
+        classes = [replace(self, scores=one) for one in self.scores.by_class]
+        by_class = [one.gap_result(gap, mode) for one in classes]
+        known = [number for number, one in enumerate(by_class) if one.value is not None]
+        if not known:
+            return GapResult(gap.label, mode, by_class=by_class)
+        shared = bonferroni_level(self.level, len(known))
+        lows = []
+        for number in known:
+            members, _ = classes[number].enough(gap)
+            sample = classes[number].scores.counts.model(0).merge_groups(members).sample(gap, mode)
+            lows.append(gap_interval(sample, shared)[0].item())
+        largest = max(known, key=lambda number: by_class[number].value or 0)
+        bounds = [one.bounds for one in by_class if one.bounds is not None]
+        return GapResult(
+            gap.label,
+            mode,
+            estimable=True,
+            value=by_class[largest].value,
+            low=_largest(lows),
+            high=_largest(by_class[number].high for number in known),
+            bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
+            largest_class=largest,
+            by_class=by_class,
+        )
 
 
-def _groupings(scores: Scores, attributes: list[str]) -> Iterator[_Grouping]:
-    """Yield a grouping for each attribute and, if there are several, one for their intersections."""
+def _comparisons(scores: Scores, attributes: list[str], level: float, min_rows: int) -> Iterator[_Comparison]:
+    """Yield a comparison for each attribute and, if there are several, one for their intersections."""
     for chosen in [[name] for name in attributes] + ([attributes] if len(attributes) > 1 else []):
         groups: dict[str, list[int]] = {}
         unknown = []
@@ -219,7 +258,7 @@ def _groupings(scores: Scores, attributes: list[str]) -> Iterator[_Grouping]:
                 unknown.append(number)
             else:
                 groups.setdefault(_group_name([str(value) for value in values.values()]), []).append(number)
-        yield _Grouping(chosen, dict(sorted(groups.items())), unknown)
+        yield _Comparison(scores, chosen, dict(sorted(groups.items())), unknown, level, min_rows)
 
 
 def _group_name(values: list[str]) -> str:
@@ -232,26 +271,6 @@ def _group_name(values: list[str]) -> str:
         return values[0]
     quoted = [json.dumps(v, ensure_ascii=False) if "," in v or '"' in v else v for v in values]
     return ", ".join(quoted)
-
-
-def _grouping_result(scores: Scores, grouping: _Grouping, level: float, min_rows: int) -> GroupingResult:
-    numbers = _group_numbers(scores, list(grouping.groups.values()), level=level)
-    modes: list[Mode] = ["hard", "prob"] if scores.has_probs else ["hard"]
-    result_of = _class_gap_result if scores.by_class else _gap_result
-    return GroupingResult(
-        name=" x ".join(grouping.attributes),
-        attributes=grouping.attributes,
-        unknown_rows=int(scores.counts.rows[grouping.unknown].sum()),
-        groups=[
-            {"name": name, "estimable": group["rows"] >= min_rows, **group}
-            for name, group in zip(grouping.groups, numbers, strict=True)
-        ],
-        gaps=[
-            result_of(scores, grouping, gap, mode, level=level, min_rows=min_rows)
-            for gap in GAPS.values()
-            for mode in modes
-        ],
-    )
 
 
 def _group_numbers(
@@ -313,90 +332,10 @@ def _class_numbers(
     return lines
 
 
-def _class_gap_result(
-    scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
-) -> GapResult:
-    """Return the gap of each class against all others, and the largest of them.
-
-    The lower limits of the classes share the error probability, as in
-    :func:`~fairrf_lightning.metrics.intervals.gap_interval`; groups with too few rows differ by class.
-    """
-    by_class = [
-        _gap_result(one, grouping, gap, mode, level=level, min_rows=min_rows) for one in scores.by_class
-    ]
-    known = [number for number, one in enumerate(by_class) if one.value is not None]
-    if not known:
-        return GapResult(gap.label, mode, by_class=by_class)
-    shared = bonferroni_level(level, len(known))
-    lows = []
-    for number in known:
-        members, _ = _enough(scores.by_class[number], grouping, gap, min_rows)
-        sample = scores.by_class[number].counts.model(0).merge_groups(members).sample(gap, mode)
-        lows.append(gap_interval(sample, shared)[0].item())
-    largest = max(known, key=lambda number: by_class[number].value or 0)
-    bounds = [one.bounds for one in by_class if one.bounds is not None]
-    return GapResult(
-        gap.label,
-        mode,
-        estimable=True,
-        value=by_class[largest].value,
-        low=_largest(lows),
-        high=_largest(by_class[number].high for number in known),
-        bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
-        largest_class=largest,
-        by_class=by_class,
-    )
-
-
 def _largest(limits: Iterable[float | None]) -> float | None:
     """Return the largest limit; ``None`` if one is not known, which may be larger."""
     values = [math.nan if limit is None else limit for limit in limits]
     return None if any(map(math.isnan, values)) else max(values)
-
-
-def _enough(
-    scores: Scores, grouping: _Grouping, gap: Gap, min_rows: int
-) -> tuple[list[list[int]], list[str]]:
-    """Return the cells of the groups with enough rows for a gap, and the names of the other groups."""
-    rows = scores.counts.rows
-    enough = {
-        name: bool((by_condition(rows[cells].sum(0, keepdim=True), gap) >= min_rows).all())
-        for name, cells in grouping.groups.items()
-    }
-    left_out = [name for name, is_enough in enough.items() if not is_enough]
-    return [cells for name, cells in grouping.groups.items() if enough[name]], left_out
-
-
-def _gap_result(
-    scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
-) -> GapResult:
-    """Return a gap between the groups that have ``min_rows`` rows under each of its conditions."""
-    if gap.needs_labels and not scores.has_labels:
-        return GapResult(gap.label, mode)
-    members, left_out = _enough(scores, grouping, gap, min_rows)
-    if len(members) < 2:
-        return GapResult(gap.label, mode, left_out=left_out)
-    models = [scores.counts.model(model).merge_groups(members) for model in range(scores.num_models)]
-    samples = [counts.sample(gap, mode) for counts in models]
-    bounds = []
-    if grouping.unknown and mode == "hard":
-        bounds = [
-            _gap_bounds(counts, scores.counts.model(model).merge_groups([grouping.unknown]), gap)
-            for model, counts in enumerate(models)
-        ]
-    against = None
-    if scores.num_models == 2:
-        correlation = _correlation(models, scores.both().merge_groups(members), gap, mode)
-        against = _gap_change(samples, correlation, level, bounds)
-    return GapResult(
-        gap.label,
-        mode,
-        estimable=True,
-        left_out=left_out,
-        **_with_interval(samples[0], level),
-        bounds=bounds[0] if bounds else None,
-        against=against,
-    )
 
 
 def _with_interval(sample: RateSample, level: float) -> dict[str, float | None]:
@@ -409,11 +348,8 @@ def _gap_change(
     samples: list[RateSample], correlation: Tensor, level: float, bounds: list[list[float]]
 ) -> GapChange:
     low, high = (end.item() for end in gap_difference_interval(samples[0], samples[1], correlation, level))
-    other = _with_interval(samples[1], level)
     change = GapChange(
-        value=other["value"],
-        low=other["low"],
-        high=other["high"],
+        **_with_interval(samples[1], level),
         difference=json_number((samples[0].gap - samples[1].gap).item()),
         difference_low=json_number(low),
         difference_high=json_number(high),

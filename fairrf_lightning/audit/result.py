@@ -13,9 +13,8 @@ from typing import Any
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.estimate import Measured
 from fairrf_lightning.messages import first_upper, listing, points
-from fairrf_lightning.metrics.counts import GAPS, Mode
+from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION, no_information
 
 SCHEMA = 1
@@ -117,8 +116,8 @@ class Audit:
     A number that cannot be estimated is ``None``. Without true labels only rows, ``selection_rate``,
     ``mean_probability`` and dDP are numbers.
 
-    Of more than two classes, each is compared with all others. The numbers of all rows and of each group are
-    then rows and accuracy; their ``classes`` hold the other numbers of each class, without AUC and calibration.
+    Of more than two classes, each is compared with all others. The numbers of all rows and of each group
+    are then rows and accuracy; their ``classes`` hold the rates of each class, without AUC and calibration.
 
     Args:
         schema: Version of ``audit.json``.
@@ -155,9 +154,9 @@ class Audit:
     num_classes: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values; ``num_classes`` only if there are more than two."""
-        found = asdict(self)
-        return found if self.num_classes > 2 else {k: v for k, v in found.items() if k != "num_classes"}
+        """Return the result as plain values."""
+        left_out = {"num_classes", "largest_class", "by_class"} if self.num_classes == 2 else set()
+        return asdict(self, dict_factory=lambda items: {k: v for k, v in items if k not in left_out})
 
     def groups_table(self) -> pd.DataFrame:
         """Return one line per group of each grouping; for more than two classes, per group and class."""
@@ -201,44 +200,6 @@ class Audit:
         notices = "".join(f"<p>{escape(line)}</p>" for line in self.notices)
         tables = (self.gaps_table(), self.groups_table())
         return notices + "".join(table.to_html(index=False, float_format="{:.4f}".format) for table in tables)
-
-
-@dataclass(frozen=True, repr=False)
-class EstimatedGaps(Measured):
-    """Gaps on rows without S, estimated with a survey, and numbers that need no S.
-
-    Args:
-        num_rows: Number of rows without S.
-        people: Number of surveyed people.
-        group_names: Groups that are compared.
-        randomized: Probability that an answer was replaced by chance.
-        level: Confidence level of the intervals.
-    """
-
-    num_rows: int
-    people: int
-    group_names: tuple[str, ...]
-    randomized: float
-    level: float
-
-    def table(self) -> pd.DataFrame:
-        """Return the gaps with their intervals."""
-        lines = [
-            [GAPS[key].label, f"{one.value:.4f}", f"{one.low:.3f} to {one.high:.3f}"]
-            for key, one in self.gaps.items()
-        ]
-        return pd.DataFrame(lines, columns=["gap", "estimate", f"{100 * self.level:g} % interval"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
-
-    def __repr__(self) -> str:
-        """Show the gaps."""
-        return f"Gaps on {self.num_rows:,} rows without S\n{self.table().to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        return str(self.table().to_html(index=False))
 
 
 def read_audit(path: Path) -> dict[str, Any]:

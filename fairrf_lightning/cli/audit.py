@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairrf_lightning.audit import Audit, SampleSize, audit, audit_by_survey, sample_size
+from fairrf_lightning.audit import Audit, EstimatedGaps, SampleSize, audit, audit_by_survey, sample_size
 from fairrf_lightning.audit.predictions import is_checkpoint
 from fairrf_lightning.audit.result import (
     NOT_ESTIMABLE,
-    EstimatedGaps,
     has_labels,
     not_compared,
     nothing_to_compare,

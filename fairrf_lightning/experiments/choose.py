@@ -8,9 +8,9 @@ pretraining is a vanilla model, whatever its eta. Neither is eligible.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -59,10 +59,10 @@ def summarise(results: pd.DataFrame) -> pd.DataFrame:
 
 
 class Eligible(NamedTuple):
-    """The settings within the accuracy budget that may be chosen, and why others were rejected."""
+    """The settings within the accuracy budget that may be chosen, and the others with the reason."""
 
     settings: pd.DataFrame
-    rejected: dict[Any, str]  # by their index
+    rejected: list[str]
 
 
 def reference(summary: pd.DataFrame) -> pd.Series | None:
@@ -78,18 +78,24 @@ def reference(summary: pd.DataFrame) -> pd.Series | None:
     return candidates.sort_values(ACCURACY, kind="stable").iloc[-1]
 
 
-def eligible(summary: pd.DataFrame, vanilla: pd.Series | None, max_accuracy_loss: float) -> Eligible:
+def eligible(
+    summary: pd.DataFrame,
+    vanilla: pd.Series | None,
+    max_accuracy_loss: float = math.inf,
+    name_of: Callable[[pd.Series], str] = setting_name,
+) -> Eligible:
     """Return the settings of a summary that may be chosen.
 
     The vanilla setting is always eligible itself. Without it there is no budget, and a collapse is recognised
-    by constant models only.
+    by constant models only. ``name_of`` names a rejected row.
     """
     lowest = -math.inf if vanilla is None else vanilla[ACCURACY] - max_accuracy_loss
     affordable = summary[summary[ACCURACY] >= lowest]
-    reasons = {index: _reason_against(row, vanilla) for index, row in affordable.iterrows()}
-    name = None if vanilla is None else vanilla.name
-    rejected = {index: reason for index, reason in reasons.items() if reason and index != name}
-    return Eligible(affordable.drop(index=list(rejected)), rejected)
+    others = affordable if vanilla is None else affordable.drop(index=vanilla.name, errors="ignore")
+    reasons = {index: _reason_against(row, vanilla) for index, row in others.iterrows()}
+    rejected = {index: reason for index, reason in reasons.items() if reason}
+    texts = [f"{name_of(affordable.loc[index])}: {reason}" for index, reason in rejected.items()]
+    return Eligible(affordable.drop(index=list(rejected)), texts)
 
 
 def _reason_against(row: pd.Series, vanilla: pd.Series | None) -> str:
@@ -176,7 +182,7 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
     within = eligible(summary, vanilla, max_accuracy_loss)
     if strength_option(summary) == "adversary_lr":
         adversaries = summary[summary["adversary_lr"] > 0]
-        sound = eligible(adversaries, vanilla, math.inf)
+        sound = eligible(adversaries, vanilla)
         fallback = most_accurate(adversaries) if vanilla is None else vanilla
     elif vanilla is None:
         raise InputError("the accuracy budget is relative to eta 0: add 0 to the etas.")
@@ -185,8 +191,7 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
         sound, fallback = within._replace(settings=without), vanilla
     best = preferred(sound.settings, "without S")
     without_s = fallback if best is None else best
-    rejected = rejected_settings(summary, sound.rejected)
-    return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, rejected)
+    return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, sound.rejected)
 
 
 def strength_option(summary: pd.DataFrame) -> str:
@@ -204,11 +209,6 @@ def choice_rule(summary: pd.DataFrame, max_accuracy_loss: float) -> str:
     if strength_option(summary) == "adversary_lr":
         rule = "by the highest mean validation accuracy of the adversaries."
     return f"{rule} A setting is eligible only with a {COLLAPSE_RULE}."
-
-
-def rejected_settings(summary: pd.DataFrame, rejected: dict[Any, str]) -> list[str]:
-    """Return rejected settings of a summary by name, with the reason."""
-    return [f"{setting_name(summary.loc[index])}: {reason}" for index, reason in rejected.items()]
 
 
 class Interval(NamedTuple):

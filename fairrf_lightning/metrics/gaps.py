@@ -319,15 +319,7 @@ class DemographicParityGap(RateGap):
 class EqualOpportunityGap(RateGap):
     """Gap between groups in the rate of positive predictions among rows with target 1.
 
-    Args:
-        num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
-        reduction: ``"gap"`` or ``"mean_deviation"``, see :class:`DemographicParityGap`.
-        mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
-        threshold: Decision threshold; unused in prob mode.
-        models: Leading dimensions of ``preds`` for a stack of models.
-        num_classes: Number of classes, see :class:`DemographicParityGap`.
-        validate_args: Check each batch, at the cost of waiting for the GPU.
-        kwargs: Options of :class:`torchmetrics.Metric`.
+    The arguments are those of :class:`DemographicParityGap`.
 
     >>> metric = EqualOpportunityGap()
     >>> preds, groups = torch.tensor([0.9, 0.8, 0.6, 0.1, 0.7]), torch.tensor([0, 0, 1, 1, 1])
@@ -343,15 +335,7 @@ class EqualizedOddsGap(RateGap):
 
     ``rates()`` returns ``(2, num_groups)``: true positive rates, then false positive rates.
 
-    Args:
-        num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
-        reduction: ``"gap"`` or ``"mean_deviation"``, see :class:`DemographicParityGap`.
-        mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
-        threshold: Decision threshold; unused in prob mode.
-        models: Leading dimensions of ``preds`` for a stack of models.
-        num_classes: Number of classes, see :class:`DemographicParityGap`.
-        validate_args: Check each batch, at the cost of waiting for the GPU.
-        kwargs: Options of :class:`torchmetrics.Metric`.
+    The arguments are those of :class:`DemographicParityGap`.
 
     >>> metric = EqualizedOddsGap()
     >>> preds, groups = torch.tensor([0.9, 0.8, 0.6, 0.7]), torch.tensor([0, 0, 1, 1])

@@ -65,7 +65,7 @@ from fairrf_lightning.report.text import (
 )
 
 if TYPE_CHECKING:
-    from fairrf_lightning.experiments.search import SweepResult  # needs Optuna
+    from fairrf_lightning.experiments.sweep import SweepResult  # needs Optuna
 
 REPORTED_LEVEL = 0.95  # the page and the card say "95 %" throughout
 SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and initial weights."

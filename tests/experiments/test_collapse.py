@@ -18,12 +18,6 @@ RARE += ["--data.bias", "0.1", "--data.correlations", '{"height": [0.6, 0.45], "
 RARE += ["--epochs", "5", "--plot", "false", "--max_accuracy_loss", "0.05", "--out", "mine"]
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
-
-
 def test_a_grid_does_not_recommend_a_collapsed_setting_and_names_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -378,11 +378,9 @@ def choose_trial(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) ->
     vanilla = reference(rows)
     if vanilla is None:
         raise InputError("the study has no vanilla model to compare with: name another --study.")
-    within = eligible(rows, vanilla, max_accuracy_loss)
+    within = eligible(rows, vanilla, max_accuracy_loss, trial_name)
     best = preferred(within.settings, measure)
-    chosen = list(frame.index).index((vanilla if best is None else best).name)
-    rejected = [f"{trial_name(frame.loc[index])}: {reason}" for index, reason in within.rejected.items()]
-    return frame.iloc[chosen], rejected
+    return frame.loc[(vanilla if best is None else best).name], within.rejected
 
 
 def trial_name(row: pd.Series) -> str:
