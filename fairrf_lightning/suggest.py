@@ -29,7 +29,7 @@ from fairrf_lightning.datamodules.leakage import SUSPICIOUS_ASSOCIATION
 from fairrf_lightning.datamodules.loader import split_rows
 from fairrf_lightning.datamodules.sensitive import read_audit_sample
 from fairrf_lightning.datamodules.table import TableDataModule
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_at_least
 
 Advice: TypeAlias = Literal["take", "noise", "unclear", "weak", "costly", "stand-in"]
 _Array: TypeAlias = NDArray[np.float64]
@@ -217,6 +217,7 @@ def suggest(
     Raises:
         InputError: If an option is out of range, or a file or a column cannot be used.
     """
+    check_at_least(0, seed=seed)
     if not 0 <= min_association <= 1:
         raise InputError(f"--min_association {min_association}: expected a number from 0 to 1.")
     if not max_ratio > 0:

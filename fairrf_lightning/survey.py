@@ -15,14 +15,13 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import normalise_label
-from fairrf_lightning.datamodules.sensitive import Sample, read_sample
+from fairrf_lightning.datamodules.sensitive import Sample, check_randomized, read_sample
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.counts import Gap
 
 MIN_PEOPLE = 50
 _MIN_EACH = 5
 _MIN_EACH_OF_CLASS = 2  # people of each group among those of a class, for gaps given the class
-_MAX_RANDOMIZED = 0.9
 
 
 @dataclass(frozen=True)
@@ -166,14 +165,6 @@ class Survey:
             groups=self.groups[places],
             target=None if self.target is None else self.target[places],
             rows=None if self.rows is None else self.rows[places],
-        )
-
-
-def check_randomized(randomized: float) -> None:
-    """Raise unless a probability of randomised response can be used."""
-    if not 0 <= randomized <= _MAX_RANDOMIZED:
-        raise InputError(
-            f"--randomized {randomized}: expected a probability from 0 to {_MAX_RANDOMIZED}, such as 0.25."
         )
 
 

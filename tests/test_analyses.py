@@ -9,13 +9,13 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pytest
 from lightning import seed_everything
 
 from fairrf_lightning import FairRFModule
-from fairrf_lightning.audit import audit, audit_by_survey, sample_size
-from fairrf_lightning.audit.sample_size import plan_survey
+from fairrf_lightning.audit import Scores, audit, audit_by_survey, plan_survey, sample_size
 from fairrf_lightning.certificate import certify
 from fairrf_lightning.cli.audit import audit_command, sample_size_command
 from fairrf_lightning.cli.certify import certify_command
@@ -29,6 +29,7 @@ from fairrf_lightning.cli.sweep import sweep_command
 from fairrf_lightning.correct import correct
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.datamodules.sensitive import draw_form
+from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, grid
 from fairrf_lightning.experiments.sweep import sweep
 from fairrf_lightning.suggest import suggest
@@ -129,3 +130,31 @@ def test_an_analysis_only_returns(
     assert len(shown) < 5000
     assert "tensor(" not in shown
     assert re.match(r"\s*<(p|div|table)", found._repr_html_())
+
+
+PEOPLE = pd.DataFrame({"sex": ["f", "m", "f"]})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: grid(SyntheticDataModule, seeds=0), r"seeds = \[\]"),
+        (lambda: grid(SyntheticDataModule, seeds=[1, 1]), r"seeds = \[1, 1\]: expected .* different"),
+        (lambda: grid(SyntheticDataModule, method="alr"), "method = 'alr'"),  # type: ignore[arg-type]
+        (lambda: sweep(SyntheticDataModule(), seeds=[]), r"seeds = \[\]"),
+        (lambda: sweep(SyntheticDataModule(), seeds=[-1]), r"seeds = \[-1\]"),
+        (lambda: suggest(SyntheticDataModule(), seed=-1), "seed = -1"),
+        (lambda: draw_form(SyntheticDataModule(), 9, seed=-1), "seed = -1"),
+        (lambda: draw_form(SyntheticDataModule(), 9, split="tst"), "split = 'tst'"),  # type: ignore[arg-type]
+        (lambda: draw_form(SyntheticDataModule(), 9, randomized=2.0), "--randomized 2.0"),
+        (lambda: sample_size(0.1, shares=(0.5, float("nan"))), "--shares 0.5,nan"),
+        (lambda: Scores.of_arrays(np.zeros(3), np.zeros((1, 4)), PEOPLE), r"probabilities \(1, 4\)"),
+        (lambda: Scores.of_arrays(np.zeros(2), np.zeros((1, 3)), PEOPLE), "a true class for each row"),
+        (lambda: Scores.of_arrays(None, np.zeros(3), PEOPLE), r"probabilities \(3,\)"),
+        (lambda: Scores.of_arrays(None, np.zeros((1, 0)), PEOPLE[:0]), "0 rows"),
+        (lambda: Scores.of_arrays(np.full(3, 0.5), np.zeros((1, 3)), PEOPLE), "expected whole numbers"),
+    ],
+)
+def test_what_the_command_line_would_not_pass_on_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()

@@ -20,10 +20,11 @@ import numpy as np
 import torch
 
 from fairrf_lightning.audit.result import read_audit
+from fairrf_lightning.datamodules.sensitive import check_randomized
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.metrics.intervals import RateSample, gap_interval, normal_quantile
-from fairrf_lightning.survey import MIN_PEOPLE, check_randomized
+from fairrf_lightning.survey import MIN_PEOPLE
 
 _SAMPLES = 100
 _HARDEST_GAP = 1.5  # in widths of the interval: beyond noise, but with rates near one half
@@ -250,7 +251,7 @@ def _normal_rows(width: float, shares: Sequence[float], level: float) -> int:
 def _given(
     gap: str, shares: Sequence[float], rates: Sequence[float] | None, base_rates: Sequence[float] | None
 ) -> tuple[list[float], list[float] | None]:
-    if len(shares) < 2 or sum(shares) > 1 + 1e-6 or min(shares) <= 0:
+    if len(shares) < 2 or not sum(shares) <= 1 + 1e-6 or min(shares) <= 0:
         raise InputError(f"--shares {_text(shares)}: expected two or more positive shares that sum to 1.")
     counted = list(shares)
     if gap == "dEO":

@@ -256,10 +256,14 @@ def certify(
     if proxies is not None:
         known = read_knowledge(str(proxies), names)
     else:
-        known_at = 1 - (1 - _ROWS_SHARE) * (1 - level)
-        features = columns or list(run.data.related)
-        options = {"sensitive": sensitive, "group": group, "level": known_at}
-        known = sampled_knowledge(str(audit_sample), run.data, features, **options)
+        known = sampled_knowledge(
+            str(audit_sample),
+            run.data,
+            columns or list(run.data.related),
+            sensitive=sensitive,
+            group=group,
+            level=1 - (1 - _ROWS_SHARE) * (1 - level),
+        )
     found = certify_rows(
         rows.probabilities,
         rows.inputs[:, [names.index(name) for name in known.names]],

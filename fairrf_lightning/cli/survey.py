@@ -11,7 +11,11 @@ from fairrf_lightning.audit.sample_size import plan_survey
 from fairrf_lightning.cli.parsing import DataOptions, call, takes_options_of
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.sensitive import count_answers, draw_form, sensitive_column
+from fairrf_lightning.datamodules.sensitive import (
+    count_answers,
+    draw_form,
+    sensitive_column,
+)
 from fairrf_lightning.errors import (
     InputError,
     check_output,
@@ -21,7 +25,7 @@ from fairrf_lightning.errors import (
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import load_run
 from fairrf_lightning.messages import shell_command
-from fairrf_lightning.survey import MIN_PEOPLE, check_randomized
+from fairrf_lightning.survey import MIN_PEOPLE
 
 _HELP = """\
 Usage: {program} plan|draw [options]
@@ -106,7 +110,6 @@ def draw_command(
         survey draw 400 --data adult
         survey draw 400 --ckpt_path lightning_logs/version_0 --randomized 0.25
     """
-    check_randomized(randomized)
     if round(1000 * randomized, 9) % 1:
         raise InputError(f"--randomized {randomized}: expected a multiple of 0.001, so that it can be drawn.")
     if (data is None) == (ckpt_path is None):

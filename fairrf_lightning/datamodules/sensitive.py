@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import Kind, TableSpec, check_column, infer_kinds, make_frame
 from fairrf_lightning.datamodules.files import read_file
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import InputError, check_at_least, check_choice, did_you_mean
 from fairrf_lightning.messages import quiet_lightning
 
 # Columns of a form of `survey draw`, next to that of S.
 ROW, TABLE, RANDOMIZED = "row", "table", "randomized"
 _FORM = (ROW, TABLE, RANDOMIZED)
+_MAX_RANDOMIZED = 0.9
 _PUBLISHED = ("share", "correlations", "group")  # keys of a file of published statistics
 
 
@@ -166,6 +167,9 @@ def draw_form(
         InputError: If there are not as many rows, or a column does not exist or is not to be copied.
     """
     sensitive = sensitive_column(data, sensitive)
+    check_choice("split", split, ("all", "train", "val", "test"))
+    check_randomized(randomized)
+    check_at_least(0, seed=seed)
     table = _read_table("survey draw", data)
     rows = np.arange(len(table))
     if split != "all":
@@ -184,6 +188,14 @@ def draw_form(
     if randomized:
         form[RANDOMIZED] = randomized
     return form.assign(**{sensitive: ""})
+
+
+def check_randomized(randomized: float) -> None:
+    """Raise unless a probability of randomised response can be used."""
+    if not 0 <= randomized <= _MAX_RANDOMIZED:
+        raise InputError(
+            f"--randomized {randomized}: expected a probability from 0 to {_MAX_RANDOMIZED}, such as 0.25."
+        )
 
 
 def sensitive_column(data: TabularDataModule, named: str | None) -> str:

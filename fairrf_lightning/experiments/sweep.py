@@ -40,7 +40,7 @@ from fairrf_lightning.experiments.choose import (
     reference,
 )
 from fairrf_lightning.experiments.results import data_identity
-from fairrf_lightning.experiments.run import run_settings
+from fairrf_lightning.experiments.run import check_seeds, run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.space import PARAMETERS, Objective, Space, read_space
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
@@ -163,6 +163,7 @@ def sweep(
     """
     check_at_least(1, trials=trials, batch=batch, workers=workers, heartbeat=heartbeat, epochs=epochs)
     check_at_least(0, max_accuracy_loss=max_accuracy_loss, seed=seed)
+    check_seeds(seeds)
     if workers > 1 and storage is None:
         raise InputError(f"--workers {workers}: several processes need a --storage.")
     target, searched = Objective.parse(objective), read_space(space, epochs)
