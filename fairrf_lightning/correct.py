@@ -22,7 +22,6 @@ from fairrf_lightning.estimate import (
     ScoredRows,
     detection_rule,
     estimate_gaps,
-    measure,
 )
 from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.membership import Membership, find_membership
@@ -221,7 +220,7 @@ def correct_rows(
         gaps = {}
         if survey is not None and people is not None:
             gaps = estimate_gaps(rows, survey, people >= 0.5, membership)
-        return measure(rows, gaps)
+        return rows.measured(gaps)
 
     return CorrectionResult(
         goal=goal,

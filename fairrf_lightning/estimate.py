@@ -73,6 +73,11 @@ class ScoredRows:
         """Decisions at 0.5, ``(N,)``."""
         return self.scores >= 0.5
 
+    def measured(self, gaps: Mapping[str, GapEstimate]) -> Measured:
+        """Return accuracy and share of positive decisions next to gaps that were estimated."""
+        right = torch.tensor(torch.nan) if self.target is None else self.decisions == (self.target > 0.5)
+        return Measured(float(right.double().mean()), float(self.decisions.double().mean()), gaps)
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -88,12 +93,6 @@ class Measured:
     accuracy: float
     positive_share: float
     gaps: Mapping[str, GapEstimate]
-
-
-def measure(rows: ScoredRows, gaps: Mapping[str, GapEstimate]) -> Measured:
-    """Return accuracy and share of positive decisions next to gaps that were estimated."""
-    right = torch.tensor(torch.nan) if rows.target is None else rows.decisions == (rows.target > 0.5)
-    return Measured(float(right.double().mean()), float(rows.decisions.double().mean()), gaps)
 
 
 @torch.no_grad()

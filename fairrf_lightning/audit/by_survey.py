@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fairrf_lightning.estimate import Measured, ScoredRows, estimate_gaps, measure
+from fairrf_lightning.estimate import Measured, ScoredRows, estimate_gaps
 from fairrf_lightning.load import Run, Split, evaluate, load_run
 from fairrf_lightning.membership import Membership
 from fairrf_lightning.metrics.counts import GAPS
@@ -86,7 +86,7 @@ def audit_by_survey(
         scores = correction.survey_scores(scores, survey)
     pool = ScoredRows(rows.probabilities, rows.inputs, rows.target, rows.rows)
     membership = Membership.from_survey(survey, run.data)
-    measured = measure(pool, estimate_gaps(pool, survey, scores >= 0.5, membership, level=level))
+    measured = pool.measured(estimate_gaps(pool, survey, scores >= 0.5, membership, level=level))
     return EstimatedGaps(
         **vars(measured),
         num_rows=len(rows.rows),

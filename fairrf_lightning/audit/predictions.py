@@ -38,19 +38,10 @@ def read_predictions(
     against: str | None = None,
     threshold: float = 0.5,
 ) -> Scores:
-    """Count the predictions in a file with one line per row, read once.
+    """Count the predictions in a CSV or Parquet file with one line per row, read once.
 
-    Args:
-        path: CSV file with a line of column names, or Parquet file.
-        groups: Columns of the sensitive attributes; an empty cell is an unknown group.
-        target: Column of the true class, 0 or 1 (or false and true), or from 0 of more than two classes. By
-            default ``target`` if there is one; an empty name reads no labels.
-        prob: Column of the probability of the positive class. By default ``prob`` or ``probability``, unless
-            ``decision`` is given. For more than two classes, the columns ``<prob>_0``, ``<prob>_1`` and so
-            on.
-        decision: Column of the decision; by default ``prob >= threshold``, or the most probable class.
-        against: Column of the probability, or of the decision without ``prob``, of another model.
-        threshold: Decision threshold.
+    The arguments are those of :func:`~fairrf_lightning.audit.analysis.audit`. An empty cell is an unknown
+    group. True classes are 0 and 1 (or false and true), or numbers from 0 of more than two classes.
 
     Raises:
         InputError: If the file cannot be read, or a column is missing or has wrong values.

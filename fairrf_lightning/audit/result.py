@@ -154,7 +154,7 @@ class Audit:
     num_classes: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values."""
+        """Return the result as plain values; those of several classes only if there are more than two."""
         left_out = {"num_classes", "largest_class", "by_class"} if self.num_classes == 2 else set()
         return asdict(self, dict_factory=lambda items: {k: v for k, v in items if k not in left_out})
 

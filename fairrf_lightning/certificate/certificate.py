@@ -294,6 +294,9 @@ def certify_rows(
         level: Confidence level of the statement about the population.
         sensitive: S of all rows (0 or 1), if known after all: only to show the true gap next to the bound.
     """
+    for name, value in {"threshold": threshold, "level": level}.items():
+        if not 0 < value < 1:
+            raise InputError(f"{name} = {value}: expected a number between 0 and 1.")
     preds, table = checked_rows(probabilities, columns, len(knowledge.names))
     by_mode: dict[Mode, Array] = {"prob": preds, "hard": (preds >= threshold).astype(np.float64)}
     rows, box, widened = _on_rows(by_mode, table, knowledge)

@@ -117,23 +117,24 @@ def read_sample(
 
 
 def read_audit_sample(
-    path: str | Path, data: TabularDataModule, sensitive: str | None, command: str, **options: Any
+    path: str | Path,
+    data: TabularDataModule,
+    sensitive: str | None,
+    command: str,
+    *,
+    features: Sequence[str] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
 ) -> Sample:
     """Read people whose S is known for a command that needs true answers; S has to be named.
 
-    Args:
-        path: As in :func:`read_sample`.
-        data: The data.
-        sensitive: Column of S; by default that of the data.
-        command: Name of the command.
-        options: Further arguments of :func:`read_sample`.
+    The arguments are those of :func:`read_sample`, and the name of the command.
 
     Raises:
         InputError: If S is not named, answers are randomised, or the file cannot be used.
     """
     if not (sensitive or data.sensitive):
         raise InputError("--audit_sample: name its column of S by --sensitive.")
-    sample = read_sample(path, data, sensitive, option="--audit_sample", **options)
+    sample = read_sample(path, data, sensitive, option="--audit_sample", features=features, kinds=kinds)
     if sample.randomized:
         raise InputError(
             f"{sample.source}: its answers are randomised ({sample.randomized:g}), which {command} does not "

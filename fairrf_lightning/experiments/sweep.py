@@ -173,7 +173,8 @@ def sweep(
     searched = searched.with_default("every_n_steps", data.update_interval)
     batch = max(1, min(batch, trials // workers))
     search = _Search(data, searched, target, list(seeds), epochs, trials, batch, seed)
-    connection = (storage, study, search.identity(), heartbeat)
+    identity = search.identity()
+    connection = (storage, study, identity, heartbeat)
     with quiet_lightning(), quiet_optuna():
         opened = open_study(*connection)
         with _helpers(search, connection, workers - 1):
@@ -182,7 +183,7 @@ def sweep(
     chosen, rejected = choose_trial(frame, target.name, max_accuracy_loss)
     params = params_of(chosen, searched)
     setting, schedule = searched.setting(params), searched.schedule(params, epochs)
-    return SweepResult(frame, chosen, setting, schedule, rejected, target, connection[2], search.seeds[0])
+    return SweepResult(frame, chosen, setting, schedule, rejected, target, identity, search.seeds[0])
 
 
 @dataclass(frozen=True)
