@@ -338,7 +338,7 @@ def _largest(limits: Iterable[float | None]) -> float | None:
     return None if any(map(math.isnan, values)) else max(values)
 
 
-def _with_interval(sample: RateSample, level: float) -> dict[str, float | None]:
+def _with_interval(sample: RateSample, level: float) -> dict[str, Any]:
     low, high = gap_interval(sample, level)
     found = {"value": sample.gap, "low": low, "high": high}
     return {name: json_number(number.item()) for name, number in found.items()}

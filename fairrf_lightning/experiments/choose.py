@@ -92,10 +92,12 @@ def eligible(
     lowest = -math.inf if vanilla is None else vanilla[ACCURACY] - max_accuracy_loss
     affordable = summary[summary[ACCURACY] >= lowest]
     others = affordable if vanilla is None else affordable.drop(index=vanilla.name, errors="ignore")
-    reasons = {index: _reason_against(row, vanilla) for index, row in others.iterrows()}
-    rejected = {index: reason for index, reason in reasons.items() if reason}
-    texts = [f"{name_of(affordable.loc[index])}: {reason}" for index, reason in rejected.items()]
-    return Eligible(affordable.drop(index=list(rejected)), texts)
+    rejected = {
+        index: f"{name_of(row)}: {reason}"
+        for index, row in others.iterrows()
+        if (reason := _reason_against(row, vanilla))
+    }
+    return Eligible(affordable.drop(index=list(rejected)), list(rejected.values()))
 
 
 def _reason_against(row: pd.Series, vanilla: pd.Series | None) -> str:

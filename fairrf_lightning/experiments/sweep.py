@@ -382,7 +382,8 @@ def choose_trial(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) ->
         raise InputError("the study has no vanilla model to compare with: name another --study.")
     within = eligible(rows, vanilla, max_accuracy_loss, trial_name)
     best = preferred(within.settings, measure)
-    return frame.loc[(vanilla if best is None else best).name], within.rejected
+    chosen = vanilla if best is None else best
+    return frame[frame.index == chosen.name].iloc[0], within.rejected
 
 
 def trial_name(row: pd.Series) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torchmetrics.utilities import rank_zero_warn
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.metrics.gaps import ExactMetric
-from fairrf_lightning.metrics.intervals import student_quantile
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval
 
 
 class MeanGap(ExactMetric):
@@ -87,8 +86,7 @@ class MeanGap(ExactMetric):
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return a confidence interval for the gap: Welch's for two groups, folded at 0.
 
-        The limits of more groups are the largest ones of all pairs; the lower limits share the error
-        probability (Bonferroni).
+        For more groups it inverts a test, as the intervals of the other gaps do.
 
         Under DDP this is a collective operation: call it on every process.
 
@@ -101,17 +99,14 @@ class MeanGap(ExactMetric):
         with self.synced():
             moments = self.moments
         rows, _, squares = moments
-        means = _means(moments)
-        variances = torch.where(rows > 1, squares / (rows - 1) / rows, torch.nan)
-        first, second = torch.tensor(list(combinations(range(self.num_groups), 2)), device=rows.device).T
-        size = (means[first] - means[second]).abs()
-        error = (variances[first] + variances[second]).sqrt()
-        parts = sum(variances[side].square() / (rows[side] - 1) for side in (first, second))
-        freedom = error.pow(4) / torch.as_tensor(parts).clamp(min=1e-300)
-        half = student_quantile(level, freedom).to(error) * error
-        shared = 1 - 2 * (1 - level) / max(len(size), 2)
-        low = (size - student_quantile(shared, freedom).to(error) * error).max().clamp(min=0)
-        return low, (size + half).max()
+        means, spread = _means(moments), torch.where(rows > 1, squares / (rows - 1), torch.nan)
+        # Mean scores lie between 0 and 1: these means are moved and scaled to be far from both.
+        reach = means.max() - means.min() + 12 * (spread / rows).max().sqrt()
+        scale = (4 * reach).clamp(min=1e-100)
+        rates = 0.5 + (means - means.mean()) / scale
+        sample = RateSample(rates.unsqueeze(0), rows.unsqueeze(0), spread.unsqueeze(0) / scale.square())
+        low, high = gap_interval(sample, level)
+        return low * scale, high * scale
 
 
 def _means(moments: Tensor) -> Tensor:
