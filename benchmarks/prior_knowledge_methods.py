@@ -23,12 +23,13 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.loader import TensorBatches
 from fairrf_lightning.estimate import ScoredRows, estimate_gaps, is_detected
 from fairrf_lightning.experiments import Setting
-from fairrf_lightning.experiments.choose import choose, eligible, most_accurate, preferred, summarise
+from fairrf_lightning.experiments.choose import eligible, most_accurate, preferred, summarise
 from fairrf_lightning.functional import fit_logistic
 from fairrf_lightning.membership import Membership
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts
 from fairrf_lightning.metrics.decisions import decision_summary
 from fairrf_lightning.survey import Survey
+from paper.choose import choose
 
 Result: TypeAlias = dict[str, Any]
 

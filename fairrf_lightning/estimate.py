@@ -73,6 +73,27 @@ class ScoredRows:
         """Decisions at 0.5, ``(N,)``."""
         return self.scores >= 0.5
 
+    def measured(self, gaps: Mapping[str, GapEstimate]) -> Measured:
+        """Return accuracy and share of positive decisions next to gaps that were estimated."""
+        right = torch.tensor(torch.nan) if self.target is None else self.decisions == (self.target > 0.5)
+        return Measured(float(right.double().mean()), float(self.decisions.double().mean()), gaps)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Accuracy, share of positive decisions and estimated gaps on rows without S.
+
+    Args:
+        accuracy: Share of right decisions; NaN without labels.
+        positive_share: Share of positive decisions.
+        gaps: Estimate of each gap by its key, of :func:`estimate_gaps`; empty without a survey, because
+            published statistics see only a part of a gap.
+    """
+
+    accuracy: float
+    positive_share: float
+    gaps: Mapping[str, GapEstimate]
+
 
 @torch.no_grad()
 def estimate_gaps(

@@ -27,9 +27,9 @@ from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.datamodules.leakage import SUSPICIOUS_ASSOCIATION
 from fairrf_lightning.datamodules.loader import split_rows
-from fairrf_lightning.datamodules.sensitive import read_sample
+from fairrf_lightning.datamodules.sensitive import read_audit_sample
 from fairrf_lightning.datamodules.table import TableDataModule
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, check_at_least
 
 Advice: TypeAlias = Literal["take", "noise", "unclear", "weak", "costly", "stand-in"]
 _Array: TypeAlias = NDArray[np.float64]
@@ -217,6 +217,7 @@ def suggest(
     Raises:
         InputError: If an option is out of range, or a file or a column cannot be used.
     """
+    check_at_least(0, seed=seed)
     if not 0 <= min_association <= 1:
         raise InputError(f"--min_association {min_association}: expected a number from 0 to 1.")
     if not max_ratio > 0:
@@ -228,24 +229,29 @@ def suggest(
     features = [name for name in table.columns if name not in {data.target, data.sensitive, sensitive}]
     target = associations({name: table[name] for name in features}, table[data.target], seed)
     if audit_sample is not None:
-        known, source = _from_sample(str(audit_sample), sensitive or data.sensitive, features, data)
+        sample = read_audit_sample(audit_sample, data, sensitive, "suggest", features=features)
+        known, source, sensitive = sample.frame, sample.source, sample.sensitive
+        if len(known) < _MIN_SAMPLE:
+            raise InputError(
+                f"--audit_sample {audit_sample}: {len(known)} rows where {sensitive} is known, expected "
+                f"{_MIN_SAMPLE} or more."
+            )
     elif sensitive is not None:
         known, source = _from_validation_rows(data, table, sensitive)
     else:
         ranked = sorted(target, key=lambda name: -target[name].value)
         return Suggestion([Proposal(name, None, target[name], None) for name in ranked], data.target)
-    name = str(sensitive or data.sensitive)
-    columns = {feature: known[feature] for feature in features if feature in known and feature != name}
-    proposals = propose(associations(columns, known[name], seed), target, min_association, max_ratio)
+    columns = {name: known[name] for name in features if name in known and name != sensitive}
+    proposals = propose(associations(columns, known[sensitive], seed), target, min_association, max_ratio)
     taken = {one.name: columns[one.name] for one in proposals if one.advice == "take"}
     return Suggestion(
         proposals,
         data.target,
-        name,
-        joint=joint_association(taken, known[name]) if taken else 0.0,
+        sensitive,
+        joint=joint_association(taken, known[sensitive]) if taken else 0.0,
         source=source,
-        rows=min(int(known[name].notna().sum()), _MAX_ROWS),
-        is_input=isinstance(data, TableDataModule) and data.sensitive is None and name in table.columns,
+        rows=min(int(known[sensitive].notna().sum()), _MAX_ROWS),
+        is_input=isinstance(data, TableDataModule) and data.sensitive is None and sensitive in table.columns,
     )
 
 
@@ -269,22 +275,6 @@ def propose(
 
     ranked = sorted(sensitive, key=lambda name: -sensitive[name].value)
     return [Proposal(name, sensitive[name], target.get(name), advise(name)) for name in ranked]
-
-
-def _from_sample(
-    path: str, sensitive: str | None, features: Sequence[str], data: TabularDataModule
-) -> tuple[pd.DataFrame, str]:
-    """Return the rows where S is known, and their source."""
-    if sensitive is None:
-        raise InputError("--audit_sample: name its column of S by --sensitive.")
-    sample = read_sample(path, data, sensitive, option="--audit_sample", features=features)
-    sample.check_truthful("suggest")
-    if len(sample.frame) < _MIN_SAMPLE:
-        raise InputError(
-            f"--audit_sample {path}: {len(sample.frame)} rows where {sensitive} is known, expected "
-            f"{_MIN_SAMPLE} or more."
-        )
-    return sample.frame, sample.source
 
 
 def _from_validation_rows(

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import normalise_label
-from fairrf_lightning.datamodules.sensitive import Sample, read_sample
+from fairrf_lightning.datamodules.sensitive import Sample, check_randomized, read_sample
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.counts import Gap
 
 MIN_PEOPLE = 50
 _MIN_EACH = 5
 _MIN_EACH_OF_CLASS = 2  # people of each group among those of a class, for gaps given the class
-_MAX_RANDOMIZED = 0.95
 
 
 @dataclass(frozen=True)
@@ -55,10 +54,7 @@ class Survey:
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) > 1:
             raise InputError(f"survey: its parts have {sorted(lengths)} rows; expected one number of people.")
-        if not 0 <= self.randomized <= _MAX_RANDOMIZED:
-            raise InputError(
-                f"randomized = {self.randomized}: expected a probability from 0 to {_MAX_RANDOMIZED}."
-            )
+        check_randomized(self.randomized)
         if len(self) < MIN_PEOPLE:
             raise InputError(
                 f"survey: {len(self)} people with a known '{self.name}'; at least {MIN_PEOPLE} are needed. A "

@@ -15,16 +15,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fairrf_lightning.experiments.choose import (
-    ChoiceRule,
-    Interval,
-    affordable_choices,
-    choose,
-    difference,
-    is_eligible,
-    mean_interval,
-)
+from fairrf_lightning.experiments.choose import ChoiceRule, Interval, difference, mean_interval
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
+from paper.choose import affordable_choices, choose, is_eligible
 from paper.numbers import BUDGET, CASE_STUDY
 
 Outcome: TypeAlias = Literal[

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from fairrf_lightning.experiments.choose import (
-    ChoiceRule,
-    affordable_choices,
-    choose,
-    rejection_lines,
-    rejections,
-)
+from fairrf_lightning.experiments.choose import ChoiceRule, rejection_lines
 from fairrf_lightning.experiments.setting import SETTING_COLUMNS
 from fairrf_lightning.files import replacing, write_text
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE, is_constant
@@ -28,6 +22,7 @@ from fairrf_lightning.report.grids import (
     seed_gaps,
 )
 from fairrf_lightning.report.text import LINEAR_ONLY, comparison_verdict, now
+from paper.choose import affordable_choices, choose, rejections
 from paper.claims import CHECKS, CLAIMS, RULE, Finding, judge
 from paper.numbers import BUDGET, CASE_STUDY, TABLES, Cell
 

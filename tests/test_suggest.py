@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,6 +27,7 @@ from fairrf_lightning.suggest import (
     propose,
     suggest,
 )
+from tests.conftest import Refused
 
 
 def people(size: int = 800, seed: int = 0) -> pd.DataFrame:
@@ -188,15 +187,19 @@ Run = Callable[[str], str]
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
+def wide(cli: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return the command line with wide tables."""
     monkeypatch.setenv("COLUMNS", "200")
+    return cli
+
+
+@pytest.fixture
+def run(wide: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> Run:
     applicants(600, 0).drop(columns="sex").to_csv("people.csv", index=False)
     applicants(200, 1).drop(columns="hired").to_csv("audit.csv", index=False)
 
     def call(options: str) -> str:
-        main(["suggest", *options.split()])
+        wide(f"suggest {options}")
         return capsys.readouterr().out
 
     return call
@@ -275,22 +278,16 @@ def test_nothing_is_proposed_where_nothing_is_related(run: Run) -> None:
         ("--data table --data.path . --data.target hired", "not a directory"),
     ],
 )
-def test_errors_are_a_few_lines(
-    options: str, message: str, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("run")
+def test_errors_are_a_few_lines(options: str, message: str, refused: Refused) -> None:
     applicants(5, 3).to_csv("few.csv", index=False)
     applicants(50, 3)[["sex"]].assign(other=1).to_csv("strange.csv", index=False)
-    with pytest.raises(SystemExit) as exit_info:
-        run(options)
-    assert exit_info.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(f"suggest {options}")
 
 
 @pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    monkeypatch.setenv("COLUMNS", "200")
+def table(wide: Callable[[str], None]) -> pd.DataFrame:
+    del wide  # for its folder
     rng = np.random.default_rng(5)
     columns = {f"x{number}": rng.normal(size=600) for number in range(20)}
     frame = pd.DataFrame(columns | {"hired": rng.integers(0, 2, 600)})

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fairrf_lightning.audit.predictions import is_checkpoint, read_predictions
 from fairrf_lightning.audit.result import (
     LESS_ACCURATE,
     MORE_ACCURATE,
     SCHEMA,
     Audit,
-    ClassAudit,
-    ClassGapResult,
-    EstimatedGaps,
     GapChange,
     GapResult,
     GroupingResult,
@@ -27,17 +26,17 @@ from fairrf_lightning.audit.result import (
     notices,
     verdict_of,
 )
-from fairrf_lightning.audit.scores import Scores
+from fairrf_lightning.audit.scores import Scores, score_checkpoint
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.estimate import ScoredRows, estimate_gaps
-from fairrf_lightning.load import Run, evaluate
-from fairrf_lightning.membership import Membership
+from fairrf_lightning.load import Run, Split, evaluate, load_run
+from fairrf_lightning.messages import quiet_lightning
 from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, by_condition
 from fairrf_lightning.metrics.intervals import (
     RateSample,
     bonferroni_level,
     gap_bounds,
     gap_interval,
+    normal_quantile,
     wilson_interval,
 )
 from fairrf_lightning.metrics.paired import (
@@ -46,26 +45,52 @@ from fairrf_lightning.metrics.paired import (
     mean_correlation,
     paired_difference_interval,
 )
-from fairrf_lightning.survey import Survey
 
 _RATES = ("accuracy", "selection_rate", "true_positive_rate", "false_positive_rate")
 _WITHOUT_LABELS = {"rows", "selection_rate", "selection_rate_low", "selection_rate_high", "mean_probability"}
 
 
-def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, min_rows: int = 10) -> Audit:
+def audit(
+    source: str | Path | Run | Scores,
+    groups: Sequence[str] = (),
+    *,
+    against: str = "",
+    split: Split = "test",
+    prob: str | None = None,
+    decision: str | None = None,
+    target: str | None = None,
+    threshold: float = 0.5,
+    level: float = 0.95,
+    min_rows: int = 10,
+    trust: Sequence[str] = (),
+    data_options: Mapping[str, Any] | None = None,
+) -> Audit:
     """Compare a model's decisions between groups.
 
     Args:
-        scores: Scores or decisions by group; true labels are optional.
-        groups: Attributes to compare by, by default all; several give intersections as well.
+        source: Checkpoint, run folder, or CSV or Parquet file of predictions of any model; or a run or
+            scores that were loaded.
+        groups: Sensitive columns, such as race,sex; several give intersections as well. By default the
+            sensitive attribute of the checkpoint's data, or all attributes of scores.
+        against: Another checkpoint on the same rows; for predictions, the other model's column.
+        split: Rows of the checkpoint's data.
+        prob: Column of probabilities; by default prob or probability. For more than two classes, the columns
+            NAME_0, NAME_1 and so on.
+        decision: Column of decisions; by default the probability against the threshold, or the most probable
+            of more than two classes.
+        target: Column of true classes; by default target if there is one. Without true classes ('') only
+            selection rates and dDP are measured.
+        threshold: Decision threshold.
         level: Confidence level of the intervals.
         min_rows: Groups with fewer rows are listed but not compared.
+        trust: As in :func:`~fairrf_lightning.load.load_run`.
+        data_options: As in :func:`~fairrf_lightning.load.load_run`.
 
     Returns:
         Rates per group and gaps with intervals.
 
     Raises:
-        InputError: If an attribute is unknown or the level is not between 0 and 1.
+        InputError: If a file or a column cannot be used, or an option is out of range.
 
     >>> import numpy as np, pandas as pd
     >>> rng = np.random.default_rng(0)
@@ -74,13 +99,38 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
     >>> print(f"{result.groupings[0].gaps[0].value:.4f}")
     0.0272
     """
+    normal_quantile(level)
+    if not 0 <= threshold <= 1:
+        raise InputError(f"--threshold {threshold}: expected a probability between 0 and 1.")
+    if min_rows < 1:
+        raise InputError(f"--min_rows {min_rows}: expected 1 or more.")
+    columns = {"prob": prob, "decision": decision, "target": target}
+    if isinstance(source, Scores):
+        return _audit(source, groups, level, min_rows)
+    if isinstance(source, Run) or is_checkpoint(Path(source)):
+        path = source.path if isinstance(source, Run) else source
+        if named := [f"--{option} {column}" for option, column in columns.items() if column is not None]:
+            raise InputError(f"{named[0]}: names a column of predictions, but {path} is a checkpoint.")
+        load = partial(load_run, trust=trust, data_options=data_options)
+        predict = partial(evaluate, split=split, attributes=list(dict.fromkeys(groups)), several_classes=True)
+        rows = predict(source if isinstance(source, Run) else load(source))
+        if not len(rows.attributes.columns):
+            raise InputError("the data name no sensitive attribute: name columns by --groups.")
+        with quiet_lightning():  # the rows are the same, and were described above
+            other = predict(load(against)) if against else None
+        return _audit(score_checkpoint(rows, other, threshold), (), level, min_rows)
+    if against and is_checkpoint(Path(against)):
+        raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
+    scores = read_predictions(Path(source), groups, **columns, against=against or None, threshold=threshold)
+    return _audit(scores, (), level, min_rows)
+
+
+def _audit(scores: Scores, groups: Sequence[str], level: float, min_rows: int) -> Audit:
     for name in groups:
         if name not in scores.attributes:
             raise InputError(f"no attribute '{name}'; {did_you_mean(name, scores.attributes)}")
-    every = [list(range(len(scores.names)))]
-    options: dict[str, Any] = {"num_classes": scores.num_classes} if scores.by_class else {}
-    found = (ClassAudit if scores.by_class else Audit)(
-        **options,
+    every, attributes = [list(range(len(scores.names)))], list(groups) or list(scores.attributes)
+    found = Audit(
         schema=SCHEMA,
         level=level,
         threshold=None if scores.by_class else scores.threshold,
@@ -91,68 +141,112 @@ def audit(scores: Scores, groups: Sequence[str] = (), *, level: float = 0.95, mi
         overall=_group_numbers(scores, every, level=level)[0],
         against=_group_numbers(scores, every, 1, level=level)[0] if scores.num_models == 2 else None,
         accuracy_difference=_accuracy_difference(scores, level),
-        groupings=[
-            _grouping_result(scores, one, level, min_rows)
-            for one in _groupings(scores, list(groups) or list(scores.attributes))
-        ],
+        groupings=[one.result() for one in _comparisons(scores, attributes, level, min_rows)],
+        num_classes=scores.num_classes,
     )
     return replace(found, notices=[*notices(found.to_dict()), *scores.notices])
 
 
-@torch.no_grad()
-def audit_by_survey(
-    run: Run,
-    survey: str | Path | Survey,
-    *,
-    sensitive: str | None = None,
-    group: str | None = None,
-    split: str = "test",
-    level: float = 0.95,
-) -> EstimatedGaps:
-    """Estimate the gaps of a model on rows without S.
-
-    Args:
-        run: The run, which may be corrected.
-        survey: People whose S is known, or a file of them.
-        sensitive: Column of S in the survey; by default that of the data.
-        group: Value that means S = 1.
-        split: Rows to estimate the gaps on.
-        level: Confidence level of the intervals.
-
-    Raises:
-        InputError: If the survey cannot be used.
-    """
-    if not isinstance(survey, Survey):
-        survey = Survey.read(survey, run.data, sensitive=sensitive, group=group)
-    rows, correction = evaluate(run, split), run.module.correction
-    scores = run.module.penalty.probabilities(run.module.backbone(survey.inputs))
-    if correction is not None:
-        scores = correction.survey_scores(scores, survey)
-    pool = ScoredRows(rows.probabilities, rows.inputs, rows.target, rows.rows)
-    membership = Membership.from_survey(survey, run.data)
-    return EstimatedGaps(
-        gaps=estimate_gaps(pool, survey, scores >= 0.5, membership, level=level),
-        accuracy=float((pool.decisions == (rows.target > 0.5)).double().mean()),
-        positive_share=float(pool.decisions.double().mean()),
-        num_rows=len(rows.rows),
-        people=len(survey),
-        group_names=survey.group_names,
-        randomized=survey.randomized,
-        level=level,
-    )
-
-
 @dataclass(frozen=True)
-class _Grouping:
-    """Cells of each group that is compared, and of the rows whose group is unknown."""
+class _Comparison:
+    """Scores, the cells of each group that is compared, and those of rows whose group is unknown."""
 
+    scores: Scores
     attributes: list[str]
     groups: dict[str, list[int]]
     unknown: list[int]
+    level: float
+    min_rows: int
+
+    def result(self) -> GroupingResult:
+        numbers = _group_numbers(self.scores, list(self.groups.values()), level=self.level)
+        modes: list[Mode] = ["hard", "prob"] if self.scores.has_probs else ["hard"]
+        gap_of = self.largest_gap if self.scores.by_class else self.gap_result
+        return GroupingResult(
+            name=" x ".join(self.attributes),
+            attributes=self.attributes,
+            unknown_rows=int(self.scores.counts.rows[self.unknown].sum()),
+            groups=[
+                {"name": name, "estimable": group["rows"] >= self.min_rows, **group}
+                for name, group in zip(self.groups, numbers, strict=True)
+            ],
+            gaps=[gap_of(gap, mode) for gap in GAPS.values() for mode in modes],
+        )
+
+    def enough(self, gap: Gap) -> tuple[list[list[int]], list[str]]:
+        """Return the cells of the groups with enough rows for a gap, and the names of the other groups."""
+        rows = self.scores.counts.rows
+        enough = {
+            name: bool((by_condition(rows[cells].sum(0, keepdim=True), gap) >= self.min_rows).all())
+            for name, cells in self.groups.items()
+        }
+        left_out = [name for name, is_enough in enough.items() if not is_enough]
+        return [cells for name, cells in self.groups.items() if enough[name]], left_out
+
+    def gap_result(self, gap: Gap, mode: Mode) -> GapResult:
+        """Return a gap between the groups that have ``min_rows`` rows under each of its conditions."""
+        scores = self.scores
+        if gap.needs_labels and not scores.has_labels:
+            return GapResult(gap.label, mode)
+        members, left_out = self.enough(gap)
+        if len(members) < 2:
+            return GapResult(gap.label, mode, left_out=left_out)
+        models = [scores.counts.model(model).merge_groups(members) for model in range(scores.num_models)]
+        samples = [counts.sample(gap, mode) for counts in models]
+        bounds = []
+        if self.unknown and mode == "hard":
+            bounds = [
+                _gap_bounds(counts, scores.counts.model(model).merge_groups([self.unknown]), gap)
+                for model, counts in enumerate(models)
+            ]
+        against = None
+        if scores.num_models == 2:
+            correlation = _correlation(models, scores.both().merge_groups(members), gap, mode)
+            against = _gap_change(samples, correlation, self.level, bounds)
+        return GapResult(
+            gap.label,
+            mode,
+            estimable=True,
+            left_out=left_out,
+            **_with_interval(samples[0], self.level),
+            bounds=bounds[0] if bounds else None,
+            against=against,
+        )
+
+    def largest_gap(self, gap: Gap, mode: Mode) -> GapResult:
+        """Return the gap of each class against all others, and the largest of them.
+
+        The lower limits of the classes share the error probability, as in
+        :func:`~fairrf_lightning.metrics.intervals.gap_interval`; groups with too few rows differ by class.
+        """
+        classes = [replace(self, scores=one) for one in self.scores.by_class]
+        by_class = [one.gap_result(gap, mode) for one in classes]
+        known = [number for number, one in enumerate(by_class) if one.value is not None]
+        if not known:
+            return GapResult(gap.label, mode, by_class=by_class)
+        shared = bonferroni_level(self.level, len(known))
+        lows = []
+        for number in known:
+            members, _ = classes[number].enough(gap)
+            sample = classes[number].scores.counts.model(0).merge_groups(members).sample(gap, mode)
+            lows.append(gap_interval(sample, shared)[0].item())
+        largest = max(known, key=lambda number: by_class[number].value or 0)
+        bounds = [one.bounds for one in by_class if one.bounds is not None]
+        return GapResult(
+            gap.label,
+            mode,
+            estimable=True,
+            value=by_class[largest].value,
+            low=_largest(lows),
+            high=_largest(by_class[number].high for number in known),
+            bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
+            largest_class=largest,
+            by_class=by_class,
+        )
 
 
-def _groupings(scores: Scores, attributes: list[str]) -> Iterator[_Grouping]:
-    """Yield a grouping for each attribute and, if there are several, one for their intersections."""
+def _comparisons(scores: Scores, attributes: list[str], level: float, min_rows: int) -> Iterator[_Comparison]:
+    """Yield a comparison for each attribute and, if there are several, one for their intersections."""
     for chosen in [[name] for name in attributes] + ([attributes] if len(attributes) > 1 else []):
         groups: dict[str, list[int]] = {}
         unknown = []
@@ -164,7 +258,7 @@ def _groupings(scores: Scores, attributes: list[str]) -> Iterator[_Grouping]:
                 unknown.append(number)
             else:
                 groups.setdefault(_group_name([str(value) for value in values.values()]), []).append(number)
-        yield _Grouping(chosen, dict(sorted(groups.items())), unknown)
+        yield _Comparison(scores, chosen, dict(sorted(groups.items())), unknown, level, min_rows)
 
 
 def _group_name(values: list[str]) -> str:
@@ -177,26 +271,6 @@ def _group_name(values: list[str]) -> str:
         return values[0]
     quoted = [json.dumps(v, ensure_ascii=False) if "," in v or '"' in v else v for v in values]
     return ", ".join(quoted)
-
-
-def _grouping_result(scores: Scores, grouping: _Grouping, level: float, min_rows: int) -> GroupingResult:
-    numbers = _group_numbers(scores, list(grouping.groups.values()), level=level)
-    modes: list[Mode] = ["hard", "prob"] if scores.has_probs else ["hard"]
-    result_of = _class_gap_result if scores.by_class else _gap_result
-    return GroupingResult(
-        name=" x ".join(grouping.attributes),
-        attributes=grouping.attributes,
-        unknown_rows=int(scores.counts.rows[grouping.unknown].sum()),
-        groups=[
-            {"name": name, "estimable": group["rows"] >= min_rows, **group}
-            for name, group in zip(grouping.groups, numbers, strict=True)
-        ],
-        gaps=[
-            result_of(scores, grouping, gap, mode, level=level, min_rows=min_rows)
-            for gap in GAPS.values()
-            for mode in modes
-        ],
-    )
 
 
 def _group_numbers(
@@ -258,93 +332,13 @@ def _class_numbers(
     return lines
 
 
-def _class_gap_result(
-    scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
-) -> ClassGapResult:
-    """Return the gap of each class against all others, and the largest of them.
-
-    The lower limits of the classes share the error probability, as in
-    :func:`~fairrf_lightning.metrics.intervals.gap_interval`; groups with too few rows differ by class.
-    """
-    by_class = [
-        _gap_result(one, grouping, gap, mode, level=level, min_rows=min_rows) for one in scores.by_class
-    ]
-    known = [number for number, one in enumerate(by_class) if one.value is not None]
-    if not known:
-        return ClassGapResult(gap.label, mode, by_class=by_class)
-    shared = bonferroni_level(level, len(known))
-    lows = []
-    for number in known:
-        members, _ = _enough(scores.by_class[number], grouping, gap, min_rows)
-        sample = scores.by_class[number].counts.model(0).merge_groups(members).sample(gap, mode)
-        lows.append(gap_interval(sample, shared)[0].item())
-    largest = max(known, key=lambda number: by_class[number].value or 0)
-    bounds = [one.bounds for one in by_class if one.bounds is not None]
-    return ClassGapResult(
-        gap.label,
-        mode,
-        estimable=True,
-        value=by_class[largest].value,
-        low=_largest(lows),
-        high=_largest(by_class[number].high for number in known),
-        bounds=[max(ends) for ends in zip(*bounds, strict=True)] if bounds else None,
-        largest_class=largest,
-        by_class=by_class,
-    )
-
-
 def _largest(limits: Iterable[float | None]) -> float | None:
     """Return the largest limit; ``None`` if one is not known, which may be larger."""
     values = [math.nan if limit is None else limit for limit in limits]
     return None if any(map(math.isnan, values)) else max(values)
 
 
-def _enough(
-    scores: Scores, grouping: _Grouping, gap: Gap, min_rows: int
-) -> tuple[list[list[int]], list[str]]:
-    """Return the cells of the groups with enough rows for a gap, and the names of the other groups."""
-    rows = scores.counts.rows
-    enough = {
-        name: bool((by_condition(rows[cells].sum(0, keepdim=True), gap) >= min_rows).all())
-        for name, cells in grouping.groups.items()
-    }
-    left_out = [name for name, is_enough in enough.items() if not is_enough]
-    return [cells for name, cells in grouping.groups.items() if enough[name]], left_out
-
-
-def _gap_result(
-    scores: Scores, grouping: _Grouping, gap: Gap, mode: Mode, *, level: float, min_rows: int
-) -> GapResult:
-    """Return a gap between the groups that have ``min_rows`` rows under each of its conditions."""
-    if gap.needs_labels and not scores.has_labels:
-        return GapResult(gap.label, mode)
-    members, left_out = _enough(scores, grouping, gap, min_rows)
-    if len(members) < 2:
-        return GapResult(gap.label, mode, left_out=left_out)
-    models = [scores.counts.model(model).merge_groups(members) for model in range(scores.num_models)]
-    samples = [counts.sample(gap, mode) for counts in models]
-    bounds = []
-    if grouping.unknown and mode == "hard":
-        bounds = [
-            _gap_bounds(counts, scores.counts.model(model).merge_groups([grouping.unknown]), gap)
-            for model, counts in enumerate(models)
-        ]
-    against = None
-    if scores.num_models == 2:
-        correlation = _correlation(models, scores.both().merge_groups(members), gap, mode)
-        against = _gap_change(samples, correlation, level, bounds)
-    return GapResult(
-        gap.label,
-        mode,
-        estimable=True,
-        left_out=left_out,
-        **_with_interval(samples[0], level),
-        bounds=bounds[0] if bounds else None,
-        against=against,
-    )
-
-
-def _with_interval(sample: RateSample, level: float) -> dict[str, float | None]:
+def _with_interval(sample: RateSample, level: float) -> dict[str, Any]:
     low, high = gap_interval(sample, level)
     found = {"value": sample.gap, "low": low, "high": high}
     return {name: json_number(number.item()) for name, number in found.items()}
@@ -354,11 +348,8 @@ def _gap_change(
     samples: list[RateSample], correlation: Tensor, level: float, bounds: list[list[float]]
 ) -> GapChange:
     low, high = (end.item() for end in gap_difference_interval(samples[0], samples[1], correlation, level))
-    other = _with_interval(samples[1], level)
     change = GapChange(
-        value=other["value"],
-        low=other["low"],
-        high=other["high"],
+        **_with_interval(samples[1], level),
         difference=json_number((samples[0].gap - samples[1].gap).item()),
         difference_low=json_number(low),
         difference_high=json_number(high),

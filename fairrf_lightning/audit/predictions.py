@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,19 +41,10 @@ def read_predictions(
     against: str | None = None,
     threshold: float = 0.5,
 ) -> Scores:
-    """Count the predictions in a file with one line per row, read once.
+    """Count the predictions in a CSV or Parquet file with one line per row, read once.
 
-    Args:
-        path: CSV file with a line of column names, or Parquet file.
-        groups: Columns of the sensitive attributes; an empty cell is an unknown group.
-        target: Column of the true class, 0 or 1 (or false and true), or from 0 of more than two classes. By
-            default ``target`` if there is one; an empty name reads no labels.
-        prob: Column of the probability of the positive class. By default ``prob`` or ``probability``, unless
-            ``decision`` is given. For more than two classes, the columns ``<prob>_0``, ``<prob>_1`` and so
-            on.
-        decision: Column of the decision; by default ``prob >= threshold``, or the most probable class.
-        against: Column of the probability, or of the decision without ``prob``, of another model.
-        threshold: Decision threshold.
+    The arguments are those of :func:`~fairrf_lightning.audit.analysis.audit`. An empty cell is an unknown
+    group. True classes are 0 and 1 (or false and true), or numbers from 0 of more than two classes.
 
     Raises:
         InputError: If the file cannot be read, or a column is missing or has wrong values.
@@ -180,6 +172,19 @@ class _File:
         if self.against is not None and self.prob is None:
             decisions.append(_codes(self.against, table.column(self.against)))
         scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
+
+
+def is_checkpoint(source: Path) -> bool:
+    """Return whether a path is a run folder or a checkpoint, not a file of predictions.
+
+    Raises:
+        InputError: If it is a spreadsheet.
+    """
+    if source.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise InputError(f"{source}: this is a spreadsheet; save it as CSV.")
+    if source.is_dir() or not source.is_file():
+        return source.is_dir() or source.suffix in (".ckpt", ".pt", ".pth")
+    return zipfile.is_zipfile(source) or source.suffix == ".ckpt"
 
 
 def _cell_numbers(columns: list[Any], scores: Scores) -> Ints:

@@ -8,17 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.messages import first_upper, listing, points
-from fairrf_lightning.metrics.counts import GAPS, Mode
+from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION, no_information
-
-if TYPE_CHECKING:
-    from fairrf_lightning.estimate import GapEstimate
 
 SCHEMA = 1
 FAIRER = "fairer, beyond noise"
@@ -74,6 +71,10 @@ class GapResult:
         value: The gap, with ``low`` and ``high``.
         bounds: Smallest and largest gap that rows of unknown group allow, if there are any.
         against: Comparison with the other model, if there is one.
+        by_class: For more than two classes, the gap of each class against all others, with its own interval.
+            The other numbers are then those of the largest gap, whose lower limit shares the error
+            probability between the classes.
+        largest_class: The class with the largest gap.
     """
 
     gap: str
@@ -85,21 +86,8 @@ class GapResult:
     high: float | None = None
     bounds: list[float] | None = None
     against: GapChange | None = None
-
-
-@dataclass(frozen=True)
-class ClassGapResult(GapResult):
-    """The largest gap of more than two classes, each against all others.
-
-    The lower limit shares the error probability between the classes.
-
-    Args:
-        largest_class: The class with the largest gap.
-        by_class: The gap of each class, with its own interval and, if there is one, the other model's.
-    """
-
-    largest_class: int | None = None
     by_class: list[GapResult] = field(default_factory=list)
+    largest_class: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +116,9 @@ class Audit:
     A number that cannot be estimated is ``None``. Without true labels only rows, ``selection_rate``,
     ``mean_probability`` and dDP are numbers.
 
+    Of more than two classes, each is compared with all others. The numbers of all rows and of each group
+    are then rows and accuracy; their ``classes`` hold the rates of each class, without AUC and calibration.
+
     Args:
         schema: Version of ``audit.json``.
         level: Confidence level of all intervals.
@@ -145,6 +136,7 @@ class Audit:
             limits), verdict, and the numbers of rows that both, one or neither gets right.
         groupings: Results by attribute and, for several attributes, by their intersection.
         notices: Notices to read before any number.
+        num_classes: Number of classes.
     """
 
     schema: int
@@ -159,26 +151,39 @@ class Audit:
     accuracy_difference: dict[str, Any] | None
     groupings: list[GroupingResult]
     notices: list[str] = field(default_factory=list)
+    num_classes: int = 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as plain values."""
-        return asdict(self)
+        """Return the result as plain values; those of several classes only if there are more than two."""
+        left_out = {"num_classes", "largest_class", "by_class"} if self.num_classes == 2 else set()
+        return asdict(self, dict_factory=lambda items: {k: v for k, v in items if k not in left_out})
 
     def groups_table(self) -> pd.DataFrame:
-        """Return one line per group of each grouping."""
+        """Return one line per group of each grouping; for more than two classes, per group and class."""
         return pd.DataFrame(
-            [{"grouping": one.name, **group} for one in self.groupings for group in one.groups]
+            [
+                {"grouping": one.name, **{k: v for k, v in group.items() if k != "classes"}, **numbers}
+                for one in self.groupings
+                for group in one.groups
+                for numbers in group.get("classes", [{}])
+            ]
         )
 
     def gaps_table(self) -> pd.DataFrame:
-        """Return one line per gap of each grouping; with another model, the difference and the verdict."""
-        return pd.DataFrame(
-            [
-                {"grouping": one.name, "gap": gap.gap, "mode": gap.mode, **self._numbers(gap)}
-                for one in self.groupings
-                for gap in one.gaps
-            ]
-        )
+        """Return one line per gap of each grouping; with another model, the difference and the verdict.
+
+        For more than two classes, the line of the largest gap is followed by one per class.
+        """
+        lines = []
+        for grouping in self.groupings:
+            for gap in grouping.gaps:
+                line = {"grouping": grouping.name, "gap": gap.gap, "mode": gap.mode}
+                if self.num_classes == 2:
+                    lines.append(line | self._numbers(gap))
+                    continue
+                parts = [(f"largest ({gap.largest_class})", gap), *enumerate(gap.by_class)]
+                lines += [{**line, "class": number, **self._numbers(part)} for number, part in parts]
+        return pd.DataFrame(lines)
 
     def _numbers(self, gap: GapResult) -> dict[str, Any]:
         change = ("difference", "difference_low", "difference_high", "verdict") if self.against else ()
@@ -195,84 +200,6 @@ class Audit:
         notices = "".join(f"<p>{escape(line)}</p>" for line in self.notices)
         tables = (self.gaps_table(), self.groups_table())
         return notices + "".join(table.to_html(index=False, float_format="{:.4f}".format) for table in tables)
-
-
-@dataclass(frozen=True, repr=False)
-class ClassAudit(Audit):
-    """An audit of more than two classes, each against all others.
-
-    The numbers of all rows and of each group are rows and accuracy; their ``classes`` hold the other
-    numbers of each class, without AUC and calibration. The gaps are of :class:`ClassGapResult`.
-
-    Args:
-        num_classes: Number of classes.
-    """
-
-    num_classes: int = 3
-
-    def groups_table(self) -> pd.DataFrame:
-        """Return one line per group and class of each grouping."""
-        return pd.DataFrame(
-            [
-                {"grouping": one.name, **{k: v for k, v in group.items() if k != "classes"}, **numbers}
-                for one in self.groupings
-                for group in one.groups
-                for numbers in group["classes"]
-            ]
-        )
-
-    def gaps_table(self) -> pd.DataFrame:
-        """Return one line per gap and class of each grouping."""
-        return pd.DataFrame(
-            [
-                {"grouping": one.name, "gap": gap.gap, "mode": gap.mode, "class": number}
-                | self._numbers(part)
-                for one in self.groupings
-                for gap in one.gaps
-                if isinstance(gap, ClassGapResult)
-                for number, part in [(f"largest ({gap.largest_class})", gap), *enumerate(gap.by_class)]
-            ]
-        )
-
-
-@dataclass(frozen=True)
-class EstimatedGaps:
-    """Gaps on rows without S, estimated with a survey, and numbers that need no S.
-
-    Args:
-        gaps: Estimate of each gap, by its key; without labels in the survey only that of dDP.
-        accuracy: Accuracy on the rows.
-        positive_share: Share of positive decisions on the rows.
-        num_rows: Number of rows without S.
-        people: Number of surveyed people.
-        group_names: Groups that are compared.
-        randomized: Probability that an answer was replaced by chance.
-        level: Confidence level of the intervals.
-    """
-
-    gaps: Mapping[str, GapEstimate]
-    accuracy: float
-    positive_share: float
-    num_rows: int
-    people: int
-    group_names: tuple[str, ...]
-    randomized: float
-    level: float
-
-    def table(self) -> pd.DataFrame:
-        """Return the gaps with their intervals."""
-        lines = [
-            [GAPS[key].label, f"{one.value:.4f}", f"{one.low:.3f} to {one.high:.3f}"]
-            for key, one in self.gaps.items()
-        ]
-        return pd.DataFrame(lines, columns=["gap", "estimate", f"{100 * self.level:g} % interval"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
-        return asdict(self)
-
-    def _repr_html_(self) -> str:
-        return str(self.table().to_html(index=False))
 
 
 def read_audit(path: Path) -> dict[str, Any]:
@@ -315,8 +242,8 @@ def notices(result: Mapping[str, Any]) -> Iterator[str]:
     for key, whose in (("overall", ""), ("against", "of the other model: ")):
         if why := uninformative(result.get(key)):
             yield first_upper(f"{whose}{why}.")
-    if (several := result.get("num_classes", 2)) > 2:
-        yield several_classes(several)
+    if "num_classes" in result:
+        yield several_classes(result["num_classes"])
     if not has_labels(result):
         yield NO_LABELS
     elif result["overall"].get("base_rate") in (0, 1):

@@ -12,16 +12,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
 from fairrf_lightning.audit.result import read_audit
+from fairrf_lightning.datamodules.sensitive import check_randomized
 from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.load import Run, evaluate, load_run
 from fairrf_lightning.metrics.intervals import RateSample, gap_interval, normal_quantile
+from fairrf_lightning.survey import MIN_PEOPLE
 
-MIN_SURVEY = 50  # answers; with fewer, nothing is estimated
 _SAMPLES = 100
 _HARDEST_GAP = 1.5  # in widths of the interval: beyond noise, but with rates near one half
 _MAX_ROWS = 10**9
@@ -53,6 +57,9 @@ class SampleSize:
             f"{self.width:g} ({how}).\nRows that count for {self.gap}, by group: "
             f"{', '.join(f'{rows:,}' for rows in self.group_rows)}."
         )
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{escape(line)}</p>" for line in repr(self).splitlines())
 
 
 def sample_size(
@@ -117,17 +124,22 @@ class SurveyPlan:
             f"{self.width:g} ({self.assumed})."
         )
 
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>"
+
 
 def plan_survey(
     width: float,
     *,
-    gap: str = "dDP",
+    gap: Literal["dDP", "dEO"] = "dDP",
+    ckpt_path: str | Path | Run | None = None,
     shares: Sequence[float] = (0.5, 0.5),
-    selected: float = 0.5,
-    base_rate: float = 0.5,
+    selected: float | None = None,
+    base_rate: float | None = None,
     explained: float = 0.0,
     randomized: float = 0.0,
     level: float = 0.95,
+    trust: Sequence[str] = (),
 ) -> SurveyPlan:
     """Return how many people a survey needs if the gap is estimated from it (prediction powered).
 
@@ -138,12 +150,14 @@ def plan_survey(
     Args:
         width: Width of the interval, between 0 and 1.
         gap: ``dDP`` or ``dEO``.
+        ckpt_path: Checkpoint or run folder, to take selected and base_rate from its validation rows.
         shares: Share of each group; by default equal shares.
-        selected: Share of positive decisions (for dEO, among people with target 1); 0.5 is the worst case.
-        base_rate: Share of people with target 1, for dEO.
+        selected: Share of positive decisions (for dEO, among target 1); by default 0.5, the worst case.
+        base_rate: Share of people with target 1, for dEO; by default 0.5.
         explained: Share of the variance of S that the inputs explain; 0 is the worst case.
         randomized: Probability that an answer is replaced by a fair coin.
         level: Confidence level.
+        trust: Import paths of your own classes that the checkpoint may use.
 
     Raises:
         InputError: If an argument is out of range.
@@ -151,6 +165,14 @@ def plan_survey(
     >>> plan_survey(0.1).people, plan_survey(0.1, selected=0.2, explained=0.4).people
     (1537, 591)
     """
+    if ckpt_path is not None:
+        run = ckpt_path if isinstance(ckpt_path, Run) else load_run(ckpt_path, trust=trust)
+        rows = evaluate(run, "val")
+        positive = rows.target == 1
+        decided = (rows.probabilities >= 0.5)[positive if gap == "dEO" else slice(None)]
+        selected = round(decided.double().mean().item(), 3) if selected is None else selected
+        base_rate = round(positive.double().mean().item(), 3) if base_rate is None else base_rate
+    selected, base_rate = (0.5 if value is None else value for value in (selected, base_rate))
     for name, value in (("selected", selected), ("base_rate", base_rate)):
         if not 0 < value < 1:
             raise InputError(f"--{name} {value}: expected a share between 0 and 1.")
@@ -165,13 +187,7 @@ def plan_survey(
     words = [f"positive decisions {selected:g}", f"smallest group {share:g}"]
     words += [f"target 1 {base_rate:g}"] if gap == "dEO" else []
     words += [f"inputs explain {explained:g} of S"] + ([f"randomised {randomized:g}"] if randomized else [])
-    return SurveyPlan(max(people, MIN_SURVEY), width, gap, level, "; ".join(words))
-
-
-def check_randomized(randomized: float) -> None:
-    """Raise unless a probability of randomised response can be used."""
-    if not 0 <= randomized <= 0.9:
-        raise InputError(f"--randomized {randomized}: expected a probability from 0 to 0.9, such as 0.25.")
+    return SurveyPlan(max(people, MIN_PEOPLE), width, gap, level, "; ".join(words))
 
 
 def rows_needed(width: float, shares: Sequence[float], rates: Sequence[float], level: float = 0.95) -> int:
@@ -235,7 +251,7 @@ def _normal_rows(width: float, shares: Sequence[float], level: float) -> int:
 def _given(
     gap: str, shares: Sequence[float], rates: Sequence[float] | None, base_rates: Sequence[float] | None
 ) -> tuple[list[float], list[float] | None]:
-    if len(shares) < 2 or sum(shares) > 1 + 1e-6 or min(shares) <= 0:
+    if len(shares) < 2 or not sum(shares) <= 1 + 1e-6 or min(shares) <= 0:
         raise InputError(f"--shares {_text(shares)}: expected two or more positive shares that sum to 1.")
     counted = list(shares)
     if gap == "dEO":

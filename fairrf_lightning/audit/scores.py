@@ -92,6 +92,14 @@ class Scores:
         """
         if not ((probabilities >= 0) & (probabilities <= 1)).all():  # NaN fails as well
             raise InputError("probabilities: expected numbers from 0 to 1 for every row and model.")
+        sizes = {len(attributes), *probabilities.shape[1:2], *(() if target is None else target.shape)}
+        if probabilities.ndim not in (2, 3) or len(sizes) > 1 or not len(attributes):
+            raise InputError(
+                f"probabilities {probabilities.shape}, {len(attributes)} rows of attributes: expected "
+                "(models, rows) or (models, rows, classes), and a true class for each row."
+            )
+        if target is not None and np.mod(target, 1).any():
+            raise InputError("true classes: expected whole numbers from 0 in every row.")
         if several := probabilities.ndim == 3:
             options["num_classes"] = probabilities.shape[2]
         scores = cls([str(name) for name in attributes], **options)

@@ -51,6 +51,13 @@ class Box:
     low: Array
     high: Array
 
+    def __post_init__(self) -> None:
+        inside = self.low.shape == self.high.shape and (self.low >= -1) & (self.high <= 1)
+        if not np.all(inside & (self.low <= self.high)):
+            raise InputError(
+                "correlations: expected numbers from -1 to 1, and no lower limit above its upper one."
+            )
+
     def support(self, weights: Array) -> float:
         """Return the largest value of ``a' weights`` over the box."""
         return float(np.maximum(weights * self.low, weights * self.high).sum())
@@ -124,11 +131,26 @@ def gap_bound(
     >>> print(f"{known.low:.3f} {known.high:.3f}")
     0.500 0.500
     """
-    box, limits = _checked(correlations, share, related.shape[-1])
-    values, table = (part.detach().cpu().double().numpy() for part in (preds, related))
+    low, high = correlations if isinstance(correlations, tuple) else (correlations, correlations)
+    box = Box(*(part.detach().cpu().double().numpy() for part in (low, high)))
+    values, table = checked_rows(preds, related, len(box.low))
+    columns, varies = standardise(table)
+    limits = share if isinstance(share, tuple) else (share, share)
+    return box_bound(values, columns, Box(box.low[varies], box.high[varies]), limits)
+
+
+def checked_rows(preds: Tensor, columns: Tensor, num_columns: int) -> tuple[Array, Array]:
+    """Return rows as arrays.
+
+    Raises:
+        InputError: If the shapes do not match, a prediction is no probability, or a value is missing.
+    """
+    if columns.ndim != 2 or columns.shape[1] != num_columns:
+        raise InputError(f"correlations: expected {columns.shape[-1]} numbers, one for each related column.")
+    values, table = (part.detach().cpu().double().numpy() for part in (preds, columns))
     if values.shape != (len(table),) or not len(table) or not np.isfinite(table).all():
         raise InputError(
-            f"preds {tuple(preds.shape)} and related {tuple(related.shape)}: expected N numbers and an "
+            f"preds {tuple(preds.shape)} and related {tuple(columns.shape)}: expected N numbers and an "
             "(N, K) table without missing values, one line for each row."
         )
     wrong = values[~((values >= 0) & (values <= 1))]
@@ -137,12 +159,14 @@ def gap_bound(
             f"preds has the value {wrong[0]:g}: expected probabilities or decisions, from 0 to 1. Take the "
             "sigmoid of logits."
         )
-    columns, varies = standardise(table)
-    return box_bound(values, columns, Box(box.low[varies], box.high[varies]), limits)
+    return values, table
 
 
 def box_bound(preds: Array, columns: Array, box: Box, share: tuple[float, float]) -> GapBound:
     """Return what :func:`gap_bound` returns, for standardised columns."""
+    if not 0 < share[0] <= share[1] < 1:
+        limits = f"{share[0]} to {share[1]}"
+        raise InputError(f"share = {limits}: expected limits between 0 and 1, the lower first.")
     spread = float(preds.std())
     if np.ptp(preds) == 0:
         return GapBound(0.0, 0.0, (0.0, 0.0), dict.fromkeys(("share", "paper", "tight", "binary"), 0.0), 0.0)
@@ -246,25 +270,6 @@ def _check_possible(up: _Upper, down: _Upper, spread: float) -> None:
             "them, and the share, from the same source; where a number is rounded or of another population, "
             "give an interval [low, high]."
         )
-
-
-def _checked(
-    correlations: Tensor | tuple[Tensor, Tensor], share: float | tuple[float, float], num_columns: int
-) -> tuple[Box, tuple[float, float]]:
-    low, high = correlations if isinstance(correlations, tuple) else (correlations, correlations)
-    box = Box(*(part.detach().cpu().double().numpy() for part in (low, high)))
-    if box.low.shape != (num_columns,) or box.high.shape != (num_columns,):
-        raise InputError(f"correlations: expected {num_columns} numbers, one for each related column.")
-    if not ((box.low >= -1) & (box.low <= box.high) & (box.high <= 1)).all():
-        raise InputError(
-            "correlations: expected numbers from -1 to 1, and no lower limit above its upper one."
-        )
-    limits = share if isinstance(share, tuple) else (share, share)
-    if not 0 < limits[0] <= limits[1] < 1:
-        raise InputError(
-            f"share = {share}: expected a number between 0 and 1, or such limits, the lower first."
-        )
-    return box, limits
 
 
 def second_moments(preds: Array, columns: Array) -> tuple[Array, Array, float]:

@@ -20,12 +20,12 @@ from fairrf_lightning.certificate.bound import (
     GapBound,
     ImpossibleError,
     box_bound,
+    checked_rows,
     population_bound,
     standardise,
 )
 from fairrf_lightning.certificate.knowledge import Knowledge, read_knowledge, sampled_knowledge
 from fairrf_lightning.checkpoints import weights_digest
-from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import EvaluatedRows, Run, evaluate, load_run
 from fairrf_lightning.messages import points
@@ -256,7 +256,14 @@ def certify(
     if proxies is not None:
         known = read_knowledge(str(proxies), names)
     else:
-        known = _from_sample(str(audit_sample), rows, sensitive, group, columns, level)
+        known = sampled_knowledge(
+            str(audit_sample),
+            run.data,
+            columns or list(run.data.related),
+            sensitive=sensitive,
+            group=group,
+            level=1 - (1 - _ROWS_SHARE) * (1 - level),
+        )
     found = certify_rows(
         rows.probabilities,
         rows.inputs[:, [names.index(name) for name in known.names]],
@@ -287,7 +294,10 @@ def certify_rows(
         level: Confidence level of the statement about the population.
         sensitive: S of all rows (0 or 1), if known after all: only to show the true gap next to the bound.
     """
-    preds, table = (part.detach().cpu().double().numpy() for part in (probabilities, columns))
+    for name, value in {"threshold": threshold, "level": level}.items():
+        if not 0 < value < 1:
+            raise InputError(f"{name} = {value}: expected a number between 0 and 1.")
+    preds, table = checked_rows(probabilities, columns, len(knowledge.names))
     by_mode: dict[Mode, Array] = {"prob": preds, "hard": (preds >= threshold).astype(np.float64)}
     rows, box, widened = _on_rows(by_mode, table, knowledge)
     certain = 1 - _ROWS_SHARE * (1 - level)
@@ -324,24 +334,6 @@ def _on_rows(
         else:
             return rows, box, widened
     raise AssertionError("everything is possible in the box from -1 to 1")  # pragma: no cover
-
-
-def _from_sample(  # noqa: PLR0917 - the options of certify
-    path: str,
-    rows: EvaluatedRows,
-    sensitive: str | None,
-    group: str | None,
-    columns: Sequence[str],
-    level: float,
-) -> Knowledge:
-    sensitive = sensitive or rows.data.sensitive
-    if sensitive is None:
-        raise InputError("--audit_sample: name its column of S by --sensitive.")
-    features = list(columns) or list(rows.data.related)
-    for name in features:
-        check_column("--columns" if columns else "related", name, rows.data.encoder.owners)
-    known_at = 1 - (1 - _ROWS_SHARE) * (1 - level)
-    return sampled_knowledge(path, rows.data, features, sensitive=sensitive, group=group, level=known_at)
 
 
 def _measured_sensitive(rows: EvaluatedRows, group: str) -> Tensor | None:

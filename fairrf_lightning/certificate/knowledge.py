@@ -12,7 +12,7 @@ from fairrf_lightning.certificate.bound import Array, Box
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.datamodules.encoding import TableEncoder
-from fairrf_lightning.datamodules.sensitive import read_proxies, read_sample
+from fairrf_lightning.datamodules.sensitive import read_audit_sample, read_proxies
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.metrics.intervals import wilson_interval
 
@@ -76,7 +76,7 @@ def sampled_knowledge(
     data: TabularDataModule,
     features: Sequence[str],
     *,
-    sensitive: str,
+    sensitive: str | None,
     group: str | None,
     level: float,
 ) -> Knowledge:
@@ -86,12 +86,12 @@ def sampled_knowledge(
         path: CSV or Parquet file with the columns ``features`` and ``sensitive``.
         data: The data, whose encoding is used.
         features: Features of the data, whose encoded columns are used.
-        sensitive: The column of S.
+        sensitive: The column of S; by default that of the data.
         group: The value of S that counts as 1; by default the first of two.
         level: Level at which all intervals hold together.
     """
     for name in features:
-        check_column("columns", name, data.encoder.owners)
+        check_column("--columns", name, data.encoder.owners)
     whole = data.encoder
     encoder = TableEncoder(
         scales={name: scale for name, scale in whole.scales.items() if name in features},
@@ -99,12 +99,11 @@ def sampled_knowledge(
         fills={name: fill for name, fill in whole.fills.items() if name in features},
         indicators=[name for name in whole.indicators if name in features],
     )
-    sample = read_sample(path, data, sensitive, option="--audit_sample", kinds=encoder.kinds)
-    sample.check_truthful("certify")
-    frame = sample.frame
-    group = chosen_group(sorted(frame[sensitive].unique()), group, sensitive)
-    columns = encoder.transform(frame).double().numpy()
-    member = np.asarray(frame[sensitive] == group, dtype=np.float64)
+    sample = read_audit_sample(path, data, sensitive, "certify", kinds=encoder.kinds)
+    answers = sample.frame[sample.sensitive]
+    group = chosen_group(sorted(answers.unique()), group, sample.sensitive)
+    columns = encoder.transform(sample.frame).double().numpy()
+    member = np.asarray(answers == group, dtype=np.float64)
     box, share = sample_box(columns, member, level)
     return Knowledge(encoder.columns, box, share, group, sample.source, level)
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fairrf_lightning.audit import Audit, SampleSize, audit, read_predictions, sample_size, score_checkpoint
-from fairrf_lightning.audit.analysis import audit_by_survey
+from fairrf_lightning.audit import Audit, EstimatedGaps, SampleSize, audit, audit_by_survey, sample_size
+from fairrf_lightning.audit.predictions import is_checkpoint
 from fairrf_lightning.audit.result import (
     NOT_ESTIMABLE,
-    EstimatedGaps,
     has_labels,
     not_compared,
     nothing_to_compare,
@@ -23,10 +21,8 @@ from fairrf_lightning.cli.parsing import DataOverrides, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
-from fairrf_lightning.load import Run, check_two_classes, evaluate
-from fairrf_lightning.messages import quiet_lightning
+from fairrf_lightning.load import Run, check_two_classes
 from fairrf_lightning.metrics.counts import GAPS
-from fairrf_lightning.metrics.intervals import normal_quantile
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.audit import REPORTED_LEVEL, audit_facts
 
@@ -46,48 +42,29 @@ _SCORES = {
 _NEEDING_LABELS = {one.label for one in GAPS.values() if one.needs_labels}
 
 
+@takes_options_of(audit, "source", "trust", "data_options")
 def audit_command(
     source: Path,
     *,
     data: DataOverrides,
-    groups: list[str] | None = None,
-    against: str = "",
-    split: Literal["test", "val", "train"] = "test",
-    prob: str | None = None,
-    decision: str | None = None,
-    target: str | None = None,
-    threshold: float = 0.5,
-    level: float = 0.95,
-    min_rows: int = 10,
     survey: Path | None = None,
     sensitive: str | None = None,
     group: str | None = None,
     out: Path = Path("audit"),
-    trust: list[str] | None = None,
+    trust: Sequence[str] = (),
+    **options: Any,
 ) -> Audit | EstimatedGaps:
     """Compare groups: rates, gaps and intervals of a checkpoint or of predictions.
 
     Args:
         source: Checkpoint, run folder, or CSV or Parquet file of predictions of any model.
         data: Options of the data that differ from those in training, such as --data.path new.csv.
-        groups: Sensitive columns, such as race,sex; by default the sensitive attribute of the checkpoint's
-            data.
-        against: Another checkpoint on the same rows; for predictions, the other model's column.
-        split: Rows of the checkpoint's data.
-        prob: Column of probabilities; by default prob or probability. For more than two classes, the columns
-            NAME_0, NAME_1 and so on.
-        decision: Column of decisions; by default the probability against the threshold, or the most probable
-            of more than two classes.
-        target: Column of true classes; by default target if there is one. Without true classes ('') only
-            selection rates and dDP are measured.
-        threshold: Decision threshold.
-        level: Confidence level of the intervals.
-        min_rows: Groups with fewer rows are not estimable.
         survey: People whose S is known, to estimate the gaps of a checkpoint on rows without S.
         sensitive: Column of S in the survey; by default that of the data.
         group: Value of S in the survey that is compared with all others.
         out: Folder of audit.json, audit_groups.csv and the report; of estimates.json with a survey.
         trust: Import paths of your own classes that the checkpoint uses.
+        options: Passed on to ``audit``.
 
     Example:
         audit best.ckpt --groups race,sex
@@ -95,47 +72,26 @@ def audit_command(
         audit predictions.csv --groups race
         audit best.ckpt --survey survey.csv
     """
-    _check_options(threshold, level, min_rows, out)
+    if out.is_file():
+        raise InputError(f"--out {out}: this is a file; name a folder.")
+    with writing_to(out):  # before the work, which may take long
+        check_writable(out)
+    is_run, level = is_checkpoint(source), options["level"]
     if survey is not None:
-        if groups or against or threshold != 0.5 or not is_checkpoint(source):
+        if options["groups"] or options["against"] or options["threshold"] != 0.5 or not is_run:
             raise InputError(
                 "--survey estimates the gaps of a checkpoint's decisions, at 0.5: leave out --groups, "
                 "--against and --threshold."
             )
-        run = data.load(source, trust or ())
+        run, split = data.load(source, trust), options["split"]
         check_two_classes(run)
         return _audit_by_survey(run, survey, out, sensitive=sensitive, group=group, split=split, level=level)
     if sensitive or group:
         raise InputError("--sensitive and --group belong to --survey; name columns by --groups.")
-    if is_checkpoint(source):
-        for option, column in (("prob", prob), ("decision", decision), ("target", target)):
-            if column is not None:
-                raise InputError(
-                    f"--{option} {column}: names a column of predictions, but {source} is a checkpoint."
-                )
-        names = list(dict.fromkeys(groups or ()))
-        predict = partial(evaluate, split=split, attributes=names, several_classes=True)
-        rows = predict(data.load(source, trust or ()))
-        if not len(rows.attributes.columns):
-            raise InputError("the data name no sensitive attribute: name columns by --groups.")
-        with quiet_lightning():  # the rows are the same, and were described above
-            other = predict(data.load(Path(against), trust or ())) if against else None
-        scores = score_checkpoint(rows, other, threshold)
-    else:
-        if data.options or data.name:
-            raise InputError(f"--data: only for a checkpoint; {source} is a file of predictions.")
-        if against and is_checkpoint(Path(against)):
-            raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
-        scores = read_predictions(
-            source,
-            groups or (),
-            target=target,
-            prob=prob,
-            decision=decision,
-            against=against or None,
-            threshold=threshold,
-        )
-    result = audit(scores, level=level, min_rows=min_rows)
+    if not is_run and (data.options or data.name):
+        raise InputError(f"--data: only for a checkpoint; {source} is a file of predictions.")
+    model = data.load(source, trust) if data.name else source
+    result = audit(model, **options, trust=trust, data_options=data.options)
     found = result.to_dict()
     print_audit(found)
     paths = write_audit(result, out)
@@ -175,31 +131,6 @@ def sample_size_command(**options: Any) -> SampleSize:
     found = sample_size(**options)
     print_lines(*repr(found).splitlines())
     return found
-
-
-def is_checkpoint(source: Path) -> bool:
-    """Return whether a path is a run folder or a checkpoint, not a file of predictions.
-
-    Raises:
-        InputError: If it is a spreadsheet.
-    """
-    if source.suffix.lower() in (".xlsx", ".xls", ".ods"):
-        raise InputError(f"{source}: this is a spreadsheet; save it as CSV.")
-    if source.is_dir() or not source.is_file():
-        return source.is_dir() or source.suffix in (".ckpt", ".pt", ".pth")
-    return zipfile.is_zipfile(source) or source.suffix == ".ckpt"
-
-
-def _check_options(threshold: float, level: float, min_rows: int, out: Path) -> None:
-    normal_quantile(level)
-    if not 0 <= threshold <= 1:
-        raise InputError(f"--threshold {threshold}: expected a probability between 0 and 1.")
-    if min_rows < 1:
-        raise InputError(f"--min_rows {min_rows}: expected 1 or more.")
-    if out.is_file():
-        raise InputError(f"--out {out}: this is a file; name a folder.")
-    with writing_to(out):  # before the work, which may take long
-        check_writable(out)
 
 
 def write_audit(result: Audit, folder: Path) -> list[Path]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fairrf_lightning.audit.sample_size import MIN_SURVEY, check_randomized, plan_survey
+from fairrf_lightning.audit.sample_size import plan_survey
 from fairrf_lightning.cli.parsing import DataOptions, call, takes_options_of
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.datamodules.sensitive import count_answers, draw_form
+from fairrf_lightning.datamodules.sensitive import (
+    count_answers,
+    draw_form,
+    sensitive_column,
+)
 from fairrf_lightning.errors import (
     InputError,
     check_output,
@@ -19,8 +23,9 @@ from fairrf_lightning.errors import (
     writing_file,
 )
 from fairrf_lightning.files import write_csv, write_text
-from fairrf_lightning.load import evaluate, load_run
+from fairrf_lightning.load import load_run
 from fairrf_lightning.messages import shell_command
+from fairrf_lightning.survey import MIN_PEOPLE
 
 _HELP = """\
 Usage: {program} plan|draw [options]
@@ -58,50 +63,19 @@ def run_survey(args: Sequence[str]) -> Any:
     return call(commands[name], rest, f"survey {name}")
 
 
-@takes_options_of(plan_survey, "width", "gap", "selected", "base_rate")
-def plan_command(
-    width: float,
-    *,
-    gap: Literal["dDP", "dEO"] = "dDP",
-    ckpt_path: Path | None = None,
-    selected: float | None = None,
-    base_rate: float | None = None,
-    trust: Sequence[str] = (),
-    **options: Any,
-) -> None:
+@takes_options_of(plan_survey)
+def plan_command(**options: Any) -> None:
     """Number of people to survey for an interval of a given width.
-
-    Args:
-        width: Width of the interval of the estimated gap, such as 0.1.
-        gap: dDP or dEO.
-        ckpt_path: Checkpoint or run folder, to take selected and base_rate from its validation rows.
-        selected: Share of positive decisions (for dEO, among target 1); by default 0.5, the worst case.
-        base_rate: Share of people with target 1, for dEO; by default 0.5.
-        trust: Import paths of your own classes that the checkpoint may use.
-        options: Passed on to ``plan_survey``.
 
     Example:
         survey plan 0.1 --ckpt_path lightning_logs/version_0
         survey plan 0.1 --gap dEO --base_rate 0.25 --randomized 0.25
     """
-    if ckpt_path is not None:
-        rows = evaluate(load_run(ckpt_path, trust=trust), "val")
-        positive = rows.target == 1
-        counted = positive if gap == "dEO" else positive | ~positive
-        decided = (rows.probabilities[counted] >= 0.5).double().mean().item()
-        selected = round(decided, 3) if selected is None else selected
-        base_rate = round(positive.double().mean().item(), 3) if base_rate is None else base_rate
-    plan = plan_survey(
-        width,
-        gap=gap,
-        selected=0.5 if selected is None else selected,
-        base_rate=0.5 if base_rate is None else base_rate,
-        **options,
-    )
+    plan = plan_survey(**options)
     print_lines(repr(plan), "People who do not answer do not count. Draw more, and always at random.")
-    if ckpt_path is not None:
+    if options["ckpt_path"] is not None:
         chance = ("--randomized", f"{options['randomized']:g}") if options["randomized"] else ()
-        command = ("survey", "draw", str(plan.people), "--ckpt_path", ckpt_path, *chance)
+        command = ("survey", "draw", str(plan.people), "--ckpt_path", options["ckpt_path"], *chance)
         print_lines("Next:", f"  {shell_command(*command)}")
 
 
@@ -136,15 +110,12 @@ def draw_command(
         survey draw 400 --data adult
         survey draw 400 --ckpt_path lightning_logs/version_0 --randomized 0.25
     """
-    check_randomized(randomized)
     if round(1000 * randomized, 9) % 1:
         raise InputError(f"--randomized {randomized}: expected a multiple of 0.001, so that it can be drawn.")
     if (data is None) == (ckpt_path is None):
         raise InputError("survey draw: name either the data (--data NAME) or a checkpoint (--ckpt_path).")
     module = data.make() if data is not None else load_run(str(ckpt_path), trust=trust).data
-    sensitive = sensitive or module.sensitive
-    if sensitive is None:
-        raise InputError("survey draw: name the column to fill in by --sensitive, such as gender.")
+    sensitive = sensitive_column(module, sensitive)
     _check_free(out, sensitive)
     form = draw_form(module, people, sensitive, randomized=randomized, **options)
     guide = out.with_name(f"{out.stem}_instructions.txt")
@@ -168,8 +139,8 @@ def _draw_lines(
         yield f"Or use the answers in training: fit takes them as --data.membership {out}."
     if guide is not None:
         yield f"Wrote {guide}: hand it to each person, as answers are randomised."
-    if people < MIN_SURVEY:
-        yield f"note: {people} people; at least {MIN_SURVEY} answers are needed to estimate a gap."
+    if people < MIN_PEOPLE:
+        yield f"note: {people} people; at least {MIN_PEOPLE} answers are needed to estimate a gap."
     if module.name == "table":
         yield "Rows without a label do not count. --columns copies a column that identifies people."
 

@@ -13,8 +13,8 @@ from fairrf_lightning.cli.grid import check_matplotlib, plot_fronts, read_seeds
 from fairrf_lightning.cli.parsing import DataOptions, takes_options_of
 from fairrf_lightning.cli.tables import print_lines, print_table, progress_bar, resumable
 from fairrf_lightning.estimate import ACT_ABOVE, no_gap_lines
-from fairrf_lightning.experiments import search
 from fairrf_lightning.experiments.choose import rejection_lines, setting_warning
+from fairrf_lightning.experiments.sweep import SweepResult, sweep, trial_name
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.messages import shell_command
 from fairrf_lightning.metrics.decisions import COLLAPSE_RULE
@@ -23,7 +23,7 @@ from fairrf_lightning.report.facts import data_facts
 from fairrf_lightning.report.grids import sweep_facts
 
 
-@takes_options_of(search.sweep, "data", "storage", "seeds", "advance", "after_batch")
+@takes_options_of(sweep, "data", "storage", "seeds", "advance", "after_batch")
 def sweep_command(
     data: DataOptions,
     *,
@@ -46,7 +46,7 @@ def sweep_command(
             exceeds this and 1.64 standard errors.
         out: Folder of the results; by default sweep_DATA.
         plot: Draw accuracy against the objective (needs matplotlib).
-        options: Passed on to ``search.sweep``.
+        options: Passed on to ``sweep``.
     """
     trials, max_accuracy_loss = options["trials"], options["max_accuracy_loss"]
     numbers = read_seeds(seeds)
@@ -62,7 +62,7 @@ def sweep_command(
     folder = out or Path(f"sweep_{name}")
     table, config = folder / "trials.csv", folder / "chosen.yaml"
     with resumable(table), progress_bar(f"{trials} trials", trials * options["epochs"]) as advance:
-        result = search.sweep(
+        result = sweep(
             module,
             storage=storage or folder / "study.db",
             seeds=numbers,
@@ -94,11 +94,11 @@ def _write_trials(frame: pd.DataFrame, path: Path) -> None:
     write_csv(frame, path)
 
 
-def _print(result: search.SweepResult, max_accuracy_loss: float, config: Path, files: list[Path]) -> None:
+def _print(result: SweepResult, max_accuracy_loss: float, config: Path, files: list[Path]) -> None:
     warning = setting_warning(result.chosen)
     note = [f"Note: {warning}."] if warning else []
     used = "S of the validation rows was used" if result.objective.uses_sensitive else "S was not used"
-    name = search.trial_name(result.chosen).replace("vanilla", "the vanilla model (eta 0)")
+    name = trial_name(result.chosen).replace("vanilla", "the vanilla model (eta 0)")
     print_lines(*note)
     count = result.trials["trial"].notna().sum()
     print_table(result.table(), title=f"Pareto front of {count} trials, validation rows")

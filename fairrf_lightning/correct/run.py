@@ -18,6 +18,7 @@ from fairrf_lightning.estimate import (
     ACT_ABOVE,
     NOTHING_CHANGED,
     GapEstimate,
+    Measured,
     ScoredRows,
     detection_rule,
     estimate_gaps,
@@ -29,22 +30,6 @@ from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.survey import Survey
 
 _MIN_GROWTH = 0.005  # of another gap; a smaller change is hardly visible in the table
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Decisions on rows without S.
-
-    Args:
-        accuracy: Share of right decisions; NaN without labels.
-        positive_share: Share of positive decisions.
-        gaps: Estimates by :func:`~fairrf_lightning.estimate.estimate_gaps`; empty without a survey, because
-            published statistics see only a part of a gap.
-    """
-
-    accuracy: float
-    positive_share: float
-    gaps: Mapping[str, GapEstimate]
 
 
 @dataclass(frozen=True)
@@ -227,7 +212,7 @@ def correct_rows(
     correction, detected = fit_if_detected(val, membership, survey, survey_probs, goal=goal)
 
     @torch.no_grad()
-    def measure(correction: Correction | None) -> Measured:
+    def measured(correction: Correction | None) -> Measured:
         rows, people = test, survey_probs
         if correction is not None:
             rows = replace(test, scores=correction(test.scores, test.inputs))
@@ -235,14 +220,13 @@ def correct_rows(
         gaps = {}
         if survey is not None and people is not None:
             gaps = estimate_gaps(rows, survey, people >= 0.5, membership)
-        right = torch.tensor(torch.nan) if rows.target is None else rows.decisions == (rows.target > 0.5)
-        return Measured(float(right.double().mean()), float(rows.decisions.double().mean()), gaps)
+        return rows.measured(gaps)
 
     return CorrectionResult(
         goal=goal,
         correction=correction,
-        before=measure(None),
-        after=None if correction is None else measure(correction),
+        before=measured(None),
+        after=None if correction is None else measured(correction),
         detected=detected,
         source=_source_name(survey, membership),
         test=test,

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import Kind, TableSpec, check_column, infer_kinds, make_frame
 from fairrf_lightning.datamodules.files import read_file
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import InputError, check_at_least, check_choice, did_you_mean
 from fairrf_lightning.messages import quiet_lightning
 
 # Columns of a form of `survey draw`, next to that of S.
 ROW, TABLE, RANDOMIZED = "row", "table", "randomized"
 _FORM = (ROW, TABLE, RANDOMIZED)
+_MAX_RANDOMIZED = 0.9
 _PUBLISHED = ("share", "correlations", "group")  # keys of a file of published statistics
 
 
@@ -49,14 +50,6 @@ class Sample:
     rows: NDArray[np.int64] | None = field(default=None, repr=False)
     randomized: float = 0.0
     unanswered: int = 0
-
-    def check_truthful(self, command: str) -> None:
-        """Raise if answers are randomised, which a command does not account for."""
-        if self.randomized:
-            raise InputError(
-                f"{self.source}: its answers are randomised ({self.randomized:g}), which {command} does not "
-                "account for. correct and audit --survey do."
-            )
 
 
 def read_sample(
@@ -123,10 +116,37 @@ def read_sample(
     )
 
 
+def read_audit_sample(
+    path: str | Path,
+    data: TabularDataModule,
+    sensitive: str | None,
+    command: str,
+    *,
+    features: Sequence[str] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+) -> Sample:
+    """Read people whose S is known for a command that needs true answers; S has to be named.
+
+    The arguments are those of :func:`read_sample`, and the name of the command.
+
+    Raises:
+        InputError: If S is not named, answers are randomised, or the file cannot be used.
+    """
+    if not (sensitive or data.sensitive):
+        raise InputError("--audit_sample: name its column of S by --sensitive.")
+    sample = read_sample(path, data, sensitive, option="--audit_sample", features=features, kinds=kinds)
+    if sample.randomized:
+        raise InputError(
+            f"{sample.source}: its answers are randomised ({sample.randomized:g}), which {command} does not "
+            "account for. correct and audit --survey do."
+        )
+    return sample
+
+
 def draw_form(
     data: TabularDataModule,
     people: int,
-    sensitive: str,
+    sensitive: str | None = None,
     *,
     columns: Sequence[str] = (),
     split: Literal["all", "train", "val", "test"] = "all",
@@ -138,7 +158,7 @@ def draw_form(
     Args:
         data: The data; they need not be set up unless ``split`` is given.
         people: Number of people.
-        sensitive: Name of the empty column for S.
+        sensitive: Name of the empty column for S; by default the sensitive attribute of the data.
         columns: Columns of the table to copy, for example one by which a person is found.
         split: Rows to draw from.
         randomized: Probability that an answer is replaced by a fair coin, to be recorded in the form.
@@ -147,6 +167,10 @@ def draw_form(
     Raises:
         InputError: If there are not as many rows, or a column does not exist or is not to be copied.
     """
+    sensitive = sensitive_column(data, sensitive)
+    check_choice("split", split, ("all", "train", "val", "test"))
+    check_randomized(randomized)
+    check_at_least(0, seed=seed)
     table = _read_table("survey draw", data)
     rows = np.arange(len(table))
     if split != "all":
@@ -165,6 +189,22 @@ def draw_form(
     if randomized:
         form[RANDOMIZED] = randomized
     return form.assign(**{sensitive: ""})
+
+
+def check_randomized(randomized: float) -> None:
+    """Raise unless a probability of randomised response can be used."""
+    if not 0 <= randomized <= _MAX_RANDOMIZED:
+        raise InputError(
+            f"--randomized {randomized}: expected a probability from 0 to {_MAX_RANDOMIZED}, such as 0.25."
+        )
+
+
+def sensitive_column(data: TabularDataModule, named: str | None) -> str:
+    """Return the name of the column of S in a form: the one that is named, or that of the data."""
+    name = named or data.sensitive
+    if name is None:
+        raise InputError("survey draw: name the column to fill in by --sensitive, such as gender.")
+    return name
 
 
 def count_answers(path: Path, sensitive: str) -> int:

@@ -8,9 +8,9 @@ pretraining is a vanilla model, whatever its eta. Neither is eligible.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -59,10 +59,10 @@ def summarise(results: pd.DataFrame) -> pd.DataFrame:
 
 
 class Eligible(NamedTuple):
-    """The settings within the accuracy budget that may be chosen, and why others were rejected."""
+    """The settings within the accuracy budget that may be chosen, and the others with the reason."""
 
     settings: pd.DataFrame
-    rejected: dict[Any, str]  # by their index
+    rejected: list[str]
 
 
 def reference(summary: pd.DataFrame) -> pd.Series | None:
@@ -78,18 +78,26 @@ def reference(summary: pd.DataFrame) -> pd.Series | None:
     return candidates.sort_values(ACCURACY, kind="stable").iloc[-1]
 
 
-def eligible(summary: pd.DataFrame, vanilla: pd.Series | None, max_accuracy_loss: float) -> Eligible:
+def eligible(
+    summary: pd.DataFrame,
+    vanilla: pd.Series | None,
+    max_accuracy_loss: float = math.inf,
+    name_of: Callable[[pd.Series], str] = setting_name,
+) -> Eligible:
     """Return the settings of a summary that may be chosen.
 
     The vanilla setting is always eligible itself. Without it there is no budget, and a collapse is recognised
-    by constant models only.
+    by constant models only. ``name_of`` names a rejected row.
     """
     lowest = -math.inf if vanilla is None else vanilla[ACCURACY] - max_accuracy_loss
     affordable = summary[summary[ACCURACY] >= lowest]
-    reasons = {index: _reason_against(row, vanilla) for index, row in affordable.iterrows()}
-    name = None if vanilla is None else vanilla.name
-    rejected = {index: reason for index, reason in reasons.items() if reason and index != name}
-    return Eligible(affordable.drop(index=list(rejected)), rejected)
+    others = affordable if vanilla is None else affordable.drop(index=vanilla.name, errors="ignore")
+    rejected = {
+        index: f"{name_of(row)}: {reason}"
+        for index, row in others.iterrows()
+        if (reason := _reason_against(row, vanilla))
+    }
+    return Eligible(affordable.drop(index=list(rejected)), list(rejected.values()))
 
 
 def _reason_against(row: pd.Series, vanilla: pd.Series | None) -> str:
@@ -176,7 +184,7 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
     within = eligible(summary, vanilla, max_accuracy_loss)
     if strength_option(summary) == "adversary_lr":
         adversaries = summary[summary["adversary_lr"] > 0]
-        sound = eligible(adversaries, vanilla, math.inf)
+        sound = eligible(adversaries, vanilla)
         fallback = most_accurate(adversaries) if vanilla is None else vanilla
     elif vanilla is None:
         raise InputError("the accuracy budget is relative to eta 0: add 0 to the etas.")
@@ -185,8 +193,7 @@ def recommend(summary: pd.DataFrame, max_accuracy_loss: float = 0.01) -> Recomme
         sound, fallback = within._replace(settings=without), vanilla
     best = preferred(sound.settings, "without S")
     without_s = fallback if best is None else best
-    rejected = _named(summary, sound.rejected)
-    return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, rejected)
+    return Recommendation(without_s, preferred(within.settings, "with S"), vanilla, sound.rejected)
 
 
 def strength_option(summary: pd.DataFrame) -> str:
@@ -204,54 +211,6 @@ def choice_rule(summary: pd.DataFrame, max_accuracy_loss: float) -> str:
     if strength_option(summary) == "adversary_lr":
         rule = "by the highest mean validation accuracy of the adversaries."
     return f"{rule} A setting is eligible only with a {COLLAPSE_RULE}."
-
-
-def _named(summary: pd.DataFrame, rejected: dict[Any, str]) -> list[str]:
-    return [f"{setting_name(summary.loc[index])}: {reason}" for index, reason in rejected.items()]
-
-
-def choose(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule) -> pd.DataFrame:
-    """Return the runs of the setting that the rule of :func:`preferred` chooses among the eligible ones.
-
-    If no setting is eligible, it is the most accurate one. The vanilla runs have the same seeds.
-    """
-    summary = summarise(runs)
-    best = preferred(_eligible_against(summary, vanilla, budget).settings, rule)
-    chosen = most_accurate(summary) if best is None else best
-    same = runs.merge(chosen[SETTING_COLUMNS].to_frame().T.astype(runs[SETTING_COLUMNS].dtypes))
-    return same.sort_values("seed").reset_index(drop=True)
-
-
-def affordable_choices(
-    runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float, rule: ChoiceRule = "without S"
-) -> dict[str, pd.DataFrame]:
-    """Return the runs that :func:`choose` returns for each method with an eligible setting."""
-    methods = runs[runs["method"] != "vanilla"].groupby("method")
-    return {
-        str(name): choose(of, vanilla, budget, rule)
-        for name, of in methods
-        if is_eligible(of, vanilla, budget)
-    }
-
-
-def rejections(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> list[str]:
-    """Return the settings within the budget that are not eligible, with the reason."""
-    summary = summarise(runs[runs["method"] != "vanilla"])
-    rejected = _eligible_against(summary, vanilla, budget).rejected
-    return [
-        f"{summary.loc[index, 'method']}, {reason}"
-        for index, reason in zip(rejected, _named(summary, rejected), strict=True)
-    ]
-
-
-def is_eligible(runs: pd.DataFrame, vanilla: pd.DataFrame, budget: float = math.inf) -> bool:
-    """Return whether a setting among the runs is eligible, by default whatever its accuracy."""
-    return not _eligible_against(summarise(runs), vanilla, budget).settings.empty
-
-
-def _eligible_against(summary: pd.DataFrame, vanilla: pd.DataFrame, budget: float) -> Eligible:
-    # The vanilla runs are a table of their own: their index must not match one of the summary.
-    return eligible(summary, summarise(vanilla).iloc[0].rename("vanilla"), budget)
 
 
 class Interval(NamedTuple):

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import pandas as pd
 
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.errors import InputError, check_at_least
+from fairrf_lightning.errors import InputError, check_at_least, check_choice
 from fairrf_lightning.experiments.choose import (
     CONSTANT,
     MODELS,
@@ -183,6 +183,7 @@ def grid_settings(
     setting: Setting | None = None,
 ) -> list[Setting]:
     """Return the settings of a grid; the first one is vanilla. Arguments are those of :func:`grid`."""
+    check_choice("method", method, get_args(Method))
     is_arl = method == "arl"
     for name, values in ({"eta": eta, "beta": beta} if is_arl else {"adversary_lr": adversary_lr}).items():
         if values is not None:
@@ -195,9 +196,9 @@ def grid_settings(
     # Without a penalty beta has no effect: one vanilla model per seed is enough.
     vanilla = replace(setting, eta=0.0, beta=betas[0], adversary_lr=0.0, method=_method_name(data))
     if is_arl:
-        rates = dict.fromkeys(adversary_lr or DEFAULT_ADVERSARY_LRS)
+        rates = dict.fromkeys(DEFAULT_ADVERSARY_LRS if adversary_lr is None else adversary_lr)
         return [vanilla, *(replace(vanilla, adversary_lr=lr, method="arl") for lr in rates if lr)]
-    pairs = product(dict.fromkeys(eta or DEFAULT_ETAS), betas)
+    pairs = product(dict.fromkeys(DEFAULT_ETAS if eta is None else eta), betas)
     return [vanilla, *(replace(vanilla, eta=weight, beta=beta) for weight, beta in pairs if weight)]
 
 

@@ -69,6 +69,7 @@ class Job:
     evaluate: Evaluate = Stack.evaluate
 
     def __post_init__(self) -> None:
+        check_seeds(self.seeds)
         epochs, without = self.schedule.epochs, self.schedule.pretrain_epochs
         if without >= epochs and any(setting.eta for setting in self.settings):
             raise InputError(
@@ -246,6 +247,12 @@ def run_jobs(
             identities = stacks[number][1]
             results.add([identities[model] | row for model, row in metrics.items()])
     return [results.select([row[KEY] for row in identities.values()]) for identities in requested]
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Raise unless there are seeds, each of them once."""
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds = {list(seeds)}: expected one or more different numbers from 0.")
 
 
 def default_num_workers(model_steps: int) -> int:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric
 
 from fairrf_lightning.functional import Moments, merge_moments
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts, GroupRate
 from fairrf_lightning.metrics.decisions import decision_summary
-from fairrf_lightning.metrics.gaps import GroupCounter, keep_dtype, warn_if_empty
+from fairrf_lightning.metrics.gaps import ExactMetric, GroupCounter, warn_if_empty
 from fairrf_lightning.metrics.intervals import gap_interval, wilson_interval
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
 
-class FeaturePenalties(Metric):
+class FeaturePenalties(ExactMetric):
     """``R`` of each related feature over all rows seen, on all ranks.
 
     The mean of the batches' values would be a different number, because ``|cov|`` is not linear; so the
@@ -35,9 +34,7 @@ class FeaturePenalties(Metric):
     tensor([0.5000, 0.0000], dtype=torch.float64)
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
     moments: Tensor
 
     def __init__(self, penalty: RelatedFeaturePenalty, **kwargs: Any) -> None:
@@ -61,12 +58,8 @@ class FeaturePenalties(Metric):
         rows = self.moments[..., 0].reshape(*found.shape[:-1], -1).amax(-1)
         return found.masked_fill((rows < 2).unsqueeze(-1), torch.nan)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> FeaturePenalties:
-        super()._apply(keep_dtype(fn), exclude_state)
-        return self
 
-
-class MeanLoss(Metric):
+class MeanLoss(ExactMetric):
     """Mean loss per row of each model of a stack, summed in float64.
 
     Args:
@@ -80,9 +73,7 @@ class MeanLoss(Metric):
     tensor(1.5000, dtype=torch.float64)
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
     total: Tensor
     rows: Tensor
 
@@ -99,10 +90,6 @@ class MeanLoss(Metric):
     def compute(self) -> Tensor:
         """Return the mean over all rows."""
         return self.total / self.rows
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> MeanLoss:
-        super()._apply(keep_dtype(fn), exclude_state)
-        return self
 
 
 class EvaluationMetrics(nn.Module):

@@ -7,6 +7,7 @@ the batch size nor on which groups a batch contains.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, get_args
 
 import torch
@@ -20,30 +21,36 @@ from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, Reduct
 from fairrf_lightning.metrics.intervals import gap_interval, mean_deviation_interval
 
 
-def keep_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return a function for ``nn.Module._apply`` that moves tensors like ``fn`` but keeps their dtype.
+class ExactMetric(Metric):
+    """A metric of exact sums, whose states keep their dtype.
 
     ``Trainer(precision="bf16-true")`` would round the sums of a metric together with the weights. A state
     that follows the dtype of its batches would differ between ranks if one of them has no batch.
-
-    Args:
-        fn: The function that ``_apply`` was called with.
-
-    >>> keep_dtype(lambda tensor: tensor.bfloat16())(torch.ones(1)).dtype
-    torch.float32
     """
 
-    def move(tensor: Tensor) -> Tensor:
-        device = fn(tensor.new_empty(0, dtype=torch.float32)).device
-        if device.type == "mps" and tensor.dtype == torch.float64:  # MPS has no float64.
-            tensor = tensor.float()
-        moved = fn(tensor)
-        return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+    is_differentiable = False
+    full_state_update = False
 
-    return move
+    def synced(self) -> AbstractContextManager[None]:
+        """Return a context in which the states are those of all processes."""
+        synced: AbstractContextManager[None] = self.sync_context(
+            dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
+        )
+        return synced
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> ExactMetric:
+        def move(tensor: Tensor) -> Tensor:
+            device = fn(tensor.new_empty(0, dtype=torch.float32)).device
+            if device.type == "mps" and tensor.dtype == torch.float64:  # MPS has no float64.
+                tensor = tensor.float()
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(move, exclude_state)
+        return self
 
 
-class GroupCounter(Metric):
+class GroupCounter(ExactMetric):
     """Counts of :class:`~fairrf_lightning.metrics.counts.GroupCounts` over batches and processes.
 
     Args:
@@ -62,9 +69,6 @@ class GroupCounter(Metric):
     tensor([[0, 1],
             [0, 1]])
     """
-
-    is_differentiable = False
-    full_state_update = False
 
     rows: Tensor
     positive: Tensor
@@ -130,21 +134,13 @@ class GroupCounter(Metric):
 
         Under DDP this is a collective operation: call it on every process.
         """
-        with self.sync_context(
-            dist_sync_fn=self.dist_sync_fn,
-            should_sync=self._to_sync,
-            should_unsync=self._should_unsync,
-        ):
+        with self.synced():
             return self._local_counts()
 
     def _local_counts(self) -> GroupCounts:
         device = "cpu" if self.device.type == "mps" else self.device  # MPS has no float64.
         states = (self.rows, self.positive, self.score_sum, self.score_square_sum)
         return GroupCounts(*(state.to(device) for state in states))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> GroupCounter:
-        super()._apply(keep_dtype(fn), exclude_state)
-        return self
 
     def check_batch(self, preds: Tensor, target: Tensor, groups: Tensor) -> None:
         """Raise :class:`InputError` if shapes, dtypes or values of a batch are not those of ``update``."""
@@ -323,15 +319,7 @@ class DemographicParityGap(RateGap):
 class EqualOpportunityGap(RateGap):
     """Gap between groups in the rate of positive predictions among rows with target 1.
 
-    Args:
-        num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
-        reduction: ``"gap"`` or ``"mean_deviation"``, see :class:`DemographicParityGap`.
-        mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
-        threshold: Decision threshold; unused in prob mode.
-        models: Leading dimensions of ``preds`` for a stack of models.
-        num_classes: Number of classes, see :class:`DemographicParityGap`.
-        validate_args: Check each batch, at the cost of waiting for the GPU.
-        kwargs: Options of :class:`torchmetrics.Metric`.
+    The arguments are those of :class:`DemographicParityGap`.
 
     >>> metric = EqualOpportunityGap()
     >>> preds, groups = torch.tensor([0.9, 0.8, 0.6, 0.1, 0.7]), torch.tensor([0, 0, 1, 1, 1])
@@ -347,15 +335,7 @@ class EqualizedOddsGap(RateGap):
 
     ``rates()`` returns ``(2, num_groups)``: true positive rates, then false positive rates.
 
-    Args:
-        num_groups: Number of groups; ids run from 0 to ``num_groups - 1``.
-        reduction: ``"gap"`` or ``"mean_deviation"``, see :class:`DemographicParityGap`.
-        mode: ``"hard"`` or ``"prob"``, see :class:`DemographicParityGap`.
-        threshold: Decision threshold; unused in prob mode.
-        models: Leading dimensions of ``preds`` for a stack of models.
-        num_classes: Number of classes, see :class:`DemographicParityGap`.
-        validate_args: Check each batch, at the cost of waiting for the GPU.
-        kwargs: Options of :class:`torchmetrics.Metric`.
+    The arguments are those of :class:`DemographicParityGap`.
 
     >>> metric = EqualizedOddsGap()
     >>> preds, groups = torch.tensor([0.9, 0.8, 0.6, 0.7]), torch.tensor([0, 0, 1, 1])

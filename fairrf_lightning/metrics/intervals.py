@@ -46,7 +46,6 @@ from fairrf_lightning.errors import InputError
 
 NUM_DRAWS = 1024
 _BISECTIONS = 12
-_BOUND_BISECTIONS = 60
 _MAX_REACH = 12.0  # standard errors of the noisiest rate between the estimate and any limit
 _SMOOTH = 1.0  # rows added to either side where a variance is estimated, which is then never 0
 _TINY = 1e-9
@@ -419,10 +418,10 @@ def gap_bounds(
 
 
 def _lifted(n: NDArray[np.float64], x: NDArray[np.float64], available: float) -> float:
-    """Return the largest rate that all groups reach with ``available`` positives."""
-    low, high = 0.0, 1.0
-    for _ in range(_BOUND_BISECTIONS):
-        middle = (low + high) / 2
-        needed = np.maximum(middle * n - x, 0).sum()
-        low, high = (middle, high) if needed <= (1 - middle) * available else (low, middle)
-    return high
+    """Return the largest rate that all groups reach with ``available`` positives.
+
+    The groups with the lowest rates get them, up to a common rate; with too many groups it would be higher.
+    """
+    order = np.argsort(x / n)
+    rates = (available + np.cumsum(x[order])) / (available + np.cumsum(n[order]))
+    return float(rates.min(initial=1.0))

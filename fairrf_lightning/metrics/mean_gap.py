@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.metrics.gaps import keep_dtype
-from fairrf_lightning.metrics.intervals import student_quantile
+from fairrf_lightning.metrics.gaps import ExactMetric
+from fairrf_lightning.metrics.intervals import RateSample, gap_interval
 
 
-class MeanGap(Metric):
+class MeanGap(ExactMetric):
     """Largest difference between groups of the mean prediction.
 
     Args:
@@ -32,9 +29,7 @@ class MeanGap(Metric):
     1.73 6.27
     """
 
-    is_differentiable = False
     higher_is_better = False
-    full_state_update = False
     moments: Tensor
 
     def __init__(self, num_groups: int = 2, **kwargs: Any) -> None:
@@ -85,13 +80,13 @@ class MeanGap(Metric):
 
         Under DDP this is a collective operation: call it on every process.
         """
-        return _means(self._synced())
+        with self.synced():
+            return _means(self.moments)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Return a confidence interval for the gap: Welch's for two groups, folded at 0.
 
-        The limits of more groups are the largest ones of all pairs; the lower limits share the error
-        probability (Bonferroni).
+        For more groups it inverts a test, as the intervals of the other gaps do.
 
         Under DDP this is a collective operation: call it on every process.
 
@@ -101,29 +96,17 @@ class MeanGap(Metric):
         Returns:
             Low and high; both NaN if a group has fewer than two rows.
         """
-        moments = self._synced()
+        with self.synced():
+            moments = self.moments
         rows, _, squares = moments
-        means = _means(moments)
-        variances = torch.where(rows > 1, squares / (rows - 1) / rows, torch.nan)
-        first, second = torch.tensor(list(combinations(range(self.num_groups), 2)), device=rows.device).T
-        size = (means[first] - means[second]).abs()
-        error = (variances[first] + variances[second]).sqrt()
-        parts = sum(variances[side].square() / (rows[side] - 1) for side in (first, second))
-        freedom = error.pow(4) / torch.as_tensor(parts).clamp(min=1e-300)
-        half = student_quantile(level, freedom).to(error) * error
-        shared = 1 - 2 * (1 - level) / max(len(size), 2)
-        low = (size - student_quantile(shared, freedom).to(error) * error).max().clamp(min=0)
-        return low, (size + half).max()
-
-    def _synced(self) -> Tensor:
-        with self.sync_context(
-            dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
-        ):
-            return self.moments
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> MeanGap:
-        super()._apply(keep_dtype(fn), exclude_state)
-        return self
+        means, spread = _means(moments), torch.where(rows > 1, squares / (rows - 1), torch.nan)
+        # Mean scores lie between 0 and 1: these means are moved and scaled to be far from both.
+        reach = means.max() - means.min() + 12 * (spread / rows).max().sqrt()
+        scale = (4 * reach).clamp(min=1e-100)
+        rates = 0.5 + (means - means.mean()) / scale
+        sample = RateSample(rates.unsqueeze(0), rows.unsqueeze(0), spread.unsqueeze(0) / scale.square())
+        low, high = gap_interval(sample, level)
+        return low * scale, high * scale
 
 
 def _means(moments: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ from fairrf_lightning.report.text import (
 )
 
 if TYPE_CHECKING:
-    from fairrf_lightning.experiments.search import SweepResult  # needs Optuna
+    from fairrf_lightning.experiments.sweep import SweepResult  # needs Optuna
 
 SEEDS_NOTE = "Intervals are t-intervals of the mean over seeds, each with its own split and initial weights."
 _NO_VANILLA = "The results contain no vanilla model (eta 0, no adversary) to compare with."

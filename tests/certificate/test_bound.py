@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
-from fairrf_lightning.certificate import GapBound, gap_bound, k_feature_interval
+from fairrf_lightning.certificate import GapBound, Knowledge, certify_rows, gap_bound, k_feature_interval
 from fairrf_lightning.certificate.bound import (
     Box,
     box_bound,
@@ -45,6 +45,13 @@ def draw(seed: int, rows: int, num_columns: int, *, hard: bool = False) -> tuple
     if min(sensitive.std(), preds.std(), columns.std(axis=0).min()) == 0:
         return None
     return preds, columns, sensitive
+
+
+def varying(seed: int, rows: int, num_columns: int, *, hard: bool = False) -> tuple[Array, Array, Array]:
+    """Return what ``draw`` does, for rows in which everything varies."""
+    drawn = draw(seed, rows, num_columns, hard=hard)
+    assert drawn is not None
+    return drawn
 
 
 def correlations(columns: Array, other: Array) -> Array:
@@ -87,9 +94,7 @@ def test_bound_holds_whatever_the_rows(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_known_correlations_give_the_tight_interval(seed: int) -> None:
-    drawn = draw(seed, 40, 1 + seed % 5)
-    assert drawn is not None
-    preds, columns, sensitive = drawn
+    preds, columns, sensitive = varying(seed, 40, 1 + seed % 5)
     a, b = correlations(columns, sensitive), correlations(columns, preds)
     matrix = np.corrcoef(columns.T).reshape(len(a), len(a))
     low, high = correlation_interval_multi(*map(torch.from_numpy, (a, b, matrix)))
@@ -99,9 +104,7 @@ def test_known_correlations_give_the_tight_interval(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_worst_case_over_a_box_is_that_of_a_general_optimiser(seed: int) -> None:
-    drawn = draw(seed, 50, 2)
-    assert drawn is not None
-    preds, columns, sensitive = drawn
+    preds, columns, sensitive = varying(seed, 50, 2)
     a, standard = correlations(columns, sensitive), standardise(columns)[0]
     box = Box((a - 0.1).clip(-1, 1), (a + 0.15).clip(-1, 1))
     corr, cov, variance = moments = second_moments(preds, standard)
@@ -121,9 +124,7 @@ def test_worst_case_over_a_box_is_that_of_a_general_optimiser(seed: int) -> None
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_no_binary_sensitive_attribute_allows_a_smaller_bound(seed: int, hard: bool) -> None:  # noqa: FBT001 - parametrised
-    drawn = draw(seed, 60, 3, hard=hard)
-    assert drawn is not None
-    preds, columns, sensitive = drawn
+    preds, columns, sensitive = varying(seed, 60, 3, hard=hard)
     a, q = correlations(columns, sensitive), float(sensitive.mean())
     known = bound_of(preds, columns, a, q)
     standard, size = standardise(columns)[0], len(preds)
@@ -140,9 +141,7 @@ def test_no_binary_sensitive_attribute_allows_a_smaller_bound(seed: int, hard: b
 
 
 def test_interval_of_shares_is_as_bad_as_its_worst_share() -> None:
-    drawn = draw(3, 200, 2)
-    assert drawn is not None
-    preds, columns, sensitive = drawn
+    preds, columns, sensitive = varying(3, 200, 2)
     a = correlations(columns, sensitive)
     wide = bound_of(preds, columns, a, (0.3, 0.6))
     single = [bound_of(preds, columns, a, float(q)) for q in np.linspace(0.3, 0.6, 13)]
@@ -152,9 +151,7 @@ def test_interval_of_shares_is_as_bad_as_its_worst_share() -> None:
 
 
 def test_constant_columns_and_predictions() -> None:
-    drawn = draw(5, 50, 2)
-    assert drawn is not None
-    preds, columns, sensitive = drawn
+    preds, columns, sensitive = varying(5, 50, 2)
     a = correlations(columns, sensitive)
     more = np.column_stack([columns, np.full(50, 7.0)])
     with_constant = bound_of(preds, more, np.append(a, 0.3), 0.4)
@@ -166,9 +163,7 @@ def test_constant_columns_and_predictions() -> None:
 
 
 def test_many_rows_are_searched_on_some_of_them() -> None:
-    drawn = draw(2, 60_000, 2)
-    assert drawn is not None
-    preds, columns, sensitive = drawn
+    preds, columns, sensitive = varying(2, 60_000, 2)
     known = bound_of(preds, columns, correlations(columns, sensitive), float(sensitive.mean()))
     truth = preds[sensitive == 1].mean() - preds[sensitive == 0].mean()
     assert known.low <= truth <= known.high
@@ -204,11 +199,30 @@ def test_logits_get_no_certificate() -> None:
         bound_of(5 * rng.normal(size=40), rng.normal(size=(40, 1)), np.array([0.1]), 0.5)
 
 
+@pytest.mark.parametrize(
+    ("preds", "columns", "message"),
+    [
+        (torch.randn(40), torch.randn(40, 1), "sigmoid of logits"),
+        (torch.rand(40), torch.full((40, 1), torch.nan), "without missing values"),
+        (torch.rand(40), torch.randn(40, 2), "expected 2 numbers"),
+        (torch.rand(39), torch.randn(40, 1), "one line for each row"),
+    ],
+)
+def test_rows_that_are_no_predictions_get_no_certificate(
+    preds: torch.Tensor, columns: torch.Tensor, message: str
+) -> None:
+    known = Knowledge(["age"], Box(np.array([0.1]), np.array([0.2])), (0.4, 0.5), "S = 1", "a test")
+    with pytest.raises(InputError, match=message):
+        certify_rows(preds, columns, known)
+    with pytest.raises(InputError, match="threshold = nan"):
+        certify_rows(torch.rand(40), torch.randn(40, 1), known, threshold=math.nan)
+    with pytest.raises(InputError, match="level = 95"):
+        certify_rows(torch.rand(40), torch.randn(40, 1), known, level=95)
+
+
 def test_intervals_of_a_sample_hold_together() -> None:
     """Over 100 samples; 0.96 is meant, and 0.90 is three standard errors below."""
-    drawn = draw(7, 20_000, 4)
-    assert drawn is not None
-    _, columns, sensitive = drawn
+    _, columns, sensitive = varying(7, 20_000, 4)
     a, share = correlations(columns, sensitive), sensitive.mean()
     rng = np.random.default_rng(0)
     held = 0
@@ -236,9 +250,7 @@ def test_too_small_a_sample_is_refused() -> None:
 
 
 def test_limit_for_the_population_covers_it() -> None:
-    drawn = draw(11, 50_000, 3)
-    assert drawn is not None
-    preds, columns, sensitive = drawn
+    preds, columns, sensitive = varying(11, 50_000, 3)
     a, share = correlations(columns, sensitive), float(sensitive.mean())
     box, limits = Box(a, a), (share, share)
     best = box_bound(preds, standardise(columns)[0], box, limits).bound

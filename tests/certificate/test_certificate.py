@@ -48,9 +48,8 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["train.py"])
+def run(checkpoint: Path, cli: Callable[[str], None]) -> Run:
+    del cli  # for its folder
     return lambda *args: main(["certify", str(checkpoint), *map(str, args)])
 
 
@@ -111,14 +110,10 @@ def test_sample_may_name_another_attribute_and_columns(
     ],
 )
 def test_errors_are_a_few_lines(
-    options: list[str], message: str, run: Run, sample: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, checkpoint: Path, sample: Path, refused: Refused
 ) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        run(*[str(sample) if option == "SAMPLE" else option for option in options])
-    assert exit_info.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
+    options = [str(sample) if option == "SAMPLE" else option for option in options]
+    assert message in refused(["certify", str(checkpoint), *options])
 
 
 @pytest.mark.parametrize(
@@ -132,28 +127,17 @@ def test_errors_are_a_few_lines(
     ],
 )
 def test_output_that_cannot_be_written_is_told_before_the_work(
-    output: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    output: str, message: str, refused: Refused
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("folder").mkdir()
-    with pytest.raises(SystemExit):  # not even the checkpoint was looked for
-        main(["certify", "none.ckpt", "--proxies", "none.yaml", "--output", output])
-    assert message in capsys.readouterr().err
+    # Not even the checkpoint is looked for.
+    assert message in refused(f"certify none.ckpt --proxies none.yaml --output {output}")
 
 
 def test_the_earlier_spelling_is_accepted_and_checked(
-    checkpoint: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    refused: Refused,
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     args = ["certify", "--ckpt_path", str(checkpoint), "--template", "proxies.yaml", "--data"]
     main([*args, "compas"])
     main([*args, "compas"])

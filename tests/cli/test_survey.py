@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.audit.sample_size import plan_survey
+from tests.conftest import Refused
 
 SYNTHETIC = "--data synthetic --data.seed 0"
 
 
 def test_form_records_the_probability_and_is_never_overwritten(
-    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str], refused: Refused
 ) -> None:
     cli(f"survey draw 60 {SYNTHETIC} --randomized 0.25 --sensitive S")
     printed = capsys.readouterr().out
@@ -25,10 +26,8 @@ def test_form_records_the_probability_and_is_never_overwritten(
     assert form["randomized"].eq(0.25).all()
     form.assign(S="a").to_csv("survey.csv", index=False)
     before = Path("survey.csv").read_bytes()
-    with pytest.raises(SystemExit) as stopped:
-        cli(f"survey draw 60 {SYNTHETIC} --sensitive S")
-    assert stopped.value.code == 2
-    assert "this file exists, with 60 answers, and is kept" in capsys.readouterr().err
+    again = f"survey draw 60 {SYNTHETIC} --sensitive S"
+    assert "this file exists, with 60 answers, and is kept" in refused(again)
     assert Path("survey.csv").read_bytes() == before
 
 
@@ -44,12 +43,8 @@ def test_form_records_the_probability_and_is_never_overwritten(
         ("survey plan 0.1 --selected 0", "--selected 0.0: expected a share between 0 and 1"),
     ],
 )
-def test_invalid_options(
-    command: str, message: str, cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        cli(command)
-    assert message in capsys.readouterr().err
+def test_invalid_options(command: str, message: str, refused: Refused) -> None:
+    assert message in refused(command)
     assert not list(Path().iterdir())
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.datamodules import TableDataModule
-from fairrf_lightning.datamodules.sensitive import Sample, count_answers, draw_form, read_sample
+from fairrf_lightning.datamodules.sensitive import count_answers, draw_form, read_audit_sample, read_sample
 from fairrf_lightning.errors import InputError
 
 
@@ -122,8 +122,9 @@ def test_answers_are_counted_and_randomised_ones_are_refused_where_they_mislead(
     form = filled(data, tmp_path / "survey.csv")
     assert count_answers(tmp_path / "survey.csv", "gender") == len(form)
     assert count_answers(tmp_path / "survey.csv", "sex") == 0
+    form.assign(randomized=0.25).to_csv(tmp_path / "survey.csv", index=False)
     with pytest.raises(InputError, match=r"randomised \(0\.25\), which suggest does not"):
-        Sample(form, "gender", "survey.csv", randomized=0.25).check_truthful("suggest")
+        read_audit_sample(tmp_path / "survey.csv", data, "gender", "suggest", features=["age"])
 
 
 def test_missing_file_is_named_by_its_option(data: TableDataModule, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from scipy import stats
 
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.experiments import Setting
-from fairrf_lightning.experiments.choose import choose, difference, mean_interval
+from fairrf_lightning.experiments.choose import difference, mean_interval
+from paper.choose import choose
 
 DECISIONS = {"val_balanced_acc": 0.7, "val_positive_share": 0.3, "method_steps": 9}
 

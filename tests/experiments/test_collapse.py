@@ -8,20 +8,14 @@ import pytest
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.experiments import recommend, summarise
-from fairrf_lightning.experiments.choose import affordable_choices, choose, rejections
 from fairrf_lightning.metrics.decisions import SAME_DECISION
+from paper.choose import affordable_choices, choose, rejections
 from tests.experiments.test_choose import setting_row
 
 # 15 % positive labels, predicted mostly by a feature that is related to S.
 RARE = ["--data", "synthetic", "--data.n_rows", "1500", "--data.batch_size", "32", "--data.base_rate", "0.15"]
 RARE += ["--data.bias", "0.1", "--data.correlations", '{"height": [0.6, 0.45], "skill": [0.0, 0.3]}']
 RARE += ["--epochs", "5", "--plot", "false", "--max_accuracy_loss", "0.05", "--out", "mine"]
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
 
 
 def test_a_grid_does_not_recommend_a_collapsed_setting_and_names_it(

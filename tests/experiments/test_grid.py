@@ -17,12 +17,6 @@ from tests.conftest import Refused
 SMALL = ["--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2"]
 
 
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
-
-
 def test_a_grid_writes_results_and_plots_and_recommends(capsys: pytest.CaptureFixture[str]) -> None:
     main(["grid", *SMALL, "--eta", "0.2,0.5", "--beta", "0.4,0.6", "--seeds", "2"])
     printed = capsys.readouterr().out

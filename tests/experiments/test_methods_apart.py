@@ -117,10 +117,7 @@ def test_results_of_an_earlier_version_are_refused() -> None:
         summarise(old)
 
 
-def test_the_report_of_arl_names_arl_and_compares_it_with_vanilla(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_report_of_arl_names_arl_and_compares_it_with_vanilla() -> None:
     options = ["--data", "synthetic", "--data.n_rows", "1000", "--data.batch_size", "64", "--epochs", "4"]
     main(["grid", *options, "--method", "arl", "--adversary_lr", "0.1", "--pretrain_steps", "0", *SHORT])
     card = _card()

@@ -29,9 +29,7 @@ OPTIONS: dict[str, Any] = {"target": "label", "positive": 1, "sensitive": "group
 
 
 @pytest.fixture(autouse=True)
-def _two_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
+def _two_tables(_in_an_empty_folder: None) -> None:
     for number, name in enumerate(("one.csv", "other.csv")):
         people = SyntheticDataModule(n_rows=400, table_seed=number).read()
         people["area"] = ["north", "south", "east", "west"] * 100

@@ -56,6 +56,13 @@ def test_a_group_without_rows_is_unknown_and_not_0() -> None:
     assert all(end.isnan() for end in metric.interval())
 
 
+@pytest.mark.parametrize("num_groups", [2, 3])
+def test_constant_predictions_have_an_interval_without_width(num_groups: int) -> None:
+    metric = MeanGap(num_groups)
+    metric.update(torch.full((6,), 3.0), torch.arange(6) % num_groups)
+    assert [end.item() for end in metric.interval()] == [0, 0]
+
+
 def test_two_rows_per_group_are_enough_for_an_interval_and_one_is_not() -> None:
     metric = MeanGap(2)
     metric.update(torch.tensor([1.0, 2.0, 5.0, 7.0]), torch.tensor([0, 0, 1, 1]))

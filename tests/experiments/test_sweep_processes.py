@@ -11,17 +11,12 @@ import pytest
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fairrf_lightning.cli import main
-from fairrf_lightning.experiments import search
+from fairrf_lightning.experiments import sweep
 from fairrf_lightning.experiments.study import TrialQueue
 
 SCRIPT = Path(__file__).resolve().parents[2] / "train.py"
 OPTIONS = ["sweep", "--data", "synthetic", "--data.n_rows", "600", "--seeds", "1", "--plot", "false"]
 OPTIONS += ["--heartbeat", "1", "--storage", "sqlite:///shared.db"]
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def start(*options: str) -> subprocess.Popen[str]:
@@ -55,7 +50,7 @@ def second(monkeypatch: pytest.MonkeyPatch) -> None:
         return ask(self, most, heartbeats) if self.known() else []
 
     monkeypatch.setattr(TrialQueue, "ask", ask_second)
-    monkeypatch.setattr(search, "_PAUSE", 0.05)
+    monkeypatch.setattr(sweep, "_PAUSE", 0.05)
 
 
 def assert_shared(number: int) -> None:

@@ -10,8 +10,8 @@ from optuna.trial import FrozenTrial, TrialState
 
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments.choose import pareto_front
-from fairrf_lightning.experiments.search import choose_trial, params_of, trials_frame
 from fairrf_lightning.experiments.space import parse_space
+from fairrf_lightning.experiments.sweep import choose_trial, params_of, trials_frame
 
 MEASURE = "val_covariance"
 DECISIONS = {"val_balanced_acc": 0.7, "val_positive_share": 0.3}  # decide on eligibility

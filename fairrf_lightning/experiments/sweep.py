@@ -40,7 +40,7 @@ from fairrf_lightning.experiments.choose import (
     reference,
 )
 from fairrf_lightning.experiments.results import data_identity
-from fairrf_lightning.experiments.run import run_settings
+from fairrf_lightning.experiments.run import check_seeds, run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.space import PARAMETERS, Objective, Space, read_space
 from fairrf_lightning.experiments.study import DIVERGED, TrialQueue, open_study, quiet_optuna
@@ -163,6 +163,7 @@ def sweep(
     """
     check_at_least(1, trials=trials, batch=batch, workers=workers, heartbeat=heartbeat, epochs=epochs)
     check_at_least(0, max_accuracy_loss=max_accuracy_loss, seed=seed)
+    check_seeds(seeds)
     if workers > 1 and storage is None:
         raise InputError(f"--workers {workers}: several processes need a --storage.")
     target, searched = Objective.parse(objective), read_space(space, epochs)
@@ -172,7 +173,8 @@ def sweep(
     searched = searched.with_default("every_n_steps", data.update_interval)
     batch = max(1, min(batch, trials // workers))
     search = _Search(data, searched, target, list(seeds), epochs, trials, batch, seed)
-    connection = (storage, study, search.identity(), heartbeat)
+    identity = search.identity()
+    connection = (storage, study, identity, heartbeat)
     with quiet_lightning(), quiet_optuna():
         opened = open_study(*connection)
         with _helpers(search, connection, workers - 1):
@@ -181,7 +183,7 @@ def sweep(
     chosen, rejected = choose_trial(frame, target.name, max_accuracy_loss)
     params = params_of(chosen, searched)
     setting, schedule = searched.setting(params), searched.schedule(params, epochs)
-    return SweepResult(frame, chosen, setting, schedule, rejected, target, connection[2], search.seeds[0])
+    return SweepResult(frame, chosen, setting, schedule, rejected, target, identity, search.seeds[0])
 
 
 @dataclass(frozen=True)
@@ -378,11 +380,10 @@ def choose_trial(frame: pd.DataFrame, measure: str, max_accuracy_loss: float) ->
     vanilla = reference(rows)
     if vanilla is None:
         raise InputError("the study has no vanilla model to compare with: name another --study.")
-    within = eligible(rows, vanilla, max_accuracy_loss)
+    within = eligible(rows, vanilla, max_accuracy_loss, trial_name)
     best = preferred(within.settings, measure)
-    chosen = list(frame.index).index((vanilla if best is None else best).name)
-    rejected = [f"{trial_name(frame.loc[index])}: {reason}" for index, reason in within.rejected.items()]
-    return frame.iloc[chosen], rejected
+    chosen = vanilla if best is None else best
+    return frame[frame.index == chosen.name].iloc[0], within.rejected
 
 
 def trial_name(row: pd.Series) -> str:
