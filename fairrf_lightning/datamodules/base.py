@@ -40,8 +40,8 @@ from fairrf_lightning.datamodules.penalty_columns import (
 from fairrf_lightning.errors import InputError, check_at_least
 from fairrf_lightning.presets import plain_values
 
-# Options that decide which columns the model and the penalty see.
-_METHODS = ("include_sensitive", "expose_sensitive", "remove_related")
+_METHODS = ("expose_sensitive", "remove_related", "ksmote", "membership")
+_FLAGS = ("include_sensitive", "expose_sensitive", "remove_related")
 
 
 class TabularDataModule(LightningDataModule, ABC):
@@ -123,18 +123,12 @@ class TabularDataModule(LightningDataModule, ABC):
         self._batch_size = batch_size
         self.eval_batch_size = eval_batch_size
         self.include_sensitive = include_sensitive
-        methods = {
-            "expose_sensitive": expose_sensitive,
-            "remove_related": remove_related,
-            "ksmote": ksmote is not None,
-            "membership": membership is not None,
-        }
-        if len(given := [name for name, value in methods.items() if value]) > 1:
-            raise InputError(f"{' and '.join(given)} belong to different methods: give one of them.")
         self.expose_sensitive = expose_sensitive
         self.remove_related = remove_related
         self.ksmote = ksmote
         self.membership = membership
+        if len(self._methods) > 1:
+            raise InputError(f"{' and '.join(self._methods)} belong to different methods: give one of them.")
         self.split = split
         self.seed = seed
         self.data_dir = data_dir
@@ -347,7 +341,7 @@ class TabularDataModule(LightningDataModule, ABC):
             "sensitive": self.sensitive,
             "split": list(self.split),
             "table_options": {name: getattr(self, name) for name in self.table_options},
-            **{name: getattr(self, name) for name in _METHODS},
+            **{name: getattr(self, name) for name in _FLAGS},
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -360,7 +354,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self.split = tuple(state_dict["split"])
         self.related = list(state_dict["related"])
         self.ksmote = None if state_dict["ksmote"] is None else KSMOTE(**state_dict["ksmote"])
-        methods = {name: state_dict[name] for name in _METHODS}
+        methods = {name: state_dict[name] for name in _FLAGS}
         for name, value in (methods | state_dict["table_options"]).items():
             setattr(self, name, value)
         rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
@@ -374,6 +368,11 @@ class TabularDataModule(LightningDataModule, ABC):
             return f"{type(self).__name__}(not set up)"
         sizes = ", ".join(f"{name} {size:,}" for name, size in self.split_sizes.items())
         return f"{type(self).__name__}({sizes} rows; {self.n_features} features)"
+
+    @property
+    def _methods(self) -> list[str]:
+        """The options given that replace the related features as the columns of the penalty."""
+        return [name for name in _METHODS if getattr(self, name) not in (None, False)]
 
     @property
     def _is_built(self) -> bool:
@@ -442,7 +441,9 @@ class TabularDataModule(LightningDataModule, ABC):
     def _make_penalty_columns(
         self, table: pd.DataFrame, tensors: Mapping[str, Tensor], train: Tensor
     ) -> PenaltyColumns | None:
-        if self.expose_sensitive and self.sensitive is not None:
+        if self.expose_sensitive:
+            if self.sensitive is None:
+                raise InputError("expose_sensitive: name the column of S by sensitive")
             rank_zero_info(f"Data: {self.sensitive} is shown to the penalty in training (expose_sensitive).")
             return PenaltyColumns.indicators(self.sensitive, tensors["groups"], len(self._group_names))
         if self.remove_related:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
-import csv
-import gzip
-import io
 import json
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import pooch
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from lightning.pytorch.utilities import rank_zero_info
@@ -32,6 +28,7 @@ _MEMORY_PER_BYTE = 5  # at least, see benchmarks/csv_memory.py; each category ta
 _MAX_GZIP_RATIO = 1032
 _PARQUET_MAGIC = b"PAR1"
 _GZIP_MAGIC = b"\x1f\x8b"
+_UTF16_MAGIC = (b"\xff\xfe", b"\xfe\xff")
 _EXCEL_MAGIC = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 
 Progress = Callable[[int, int], None]  # bytes read, bytes of the file
@@ -47,13 +44,10 @@ class RawTable(NamedTuple):
 
 def read_file(path: Path, encoding: str | None = None, delimiter: str = ",") -> RawTable:
     """Read a CSV file, which may be compressed by gzip, or a Parquet file."""
-    with _readable(path):
-        announce_large(path, encoding, delimiter)
-        checksum = str(pooch.file_hash(str(path)))
-        with path.open("rb") as file:
-            typed = file.read(4) == _PARQUET_MAGIC
+    announce_large(path, encoding, delimiter)
+    typed = _first_bytes(path) == _PARQUET_MAGIC
     table = _read_parquet(path) if typed else pa.concat_tables(CsvFile(path, encoding, delimiter).blocks())
-    return RawTable(table, typed, checksum)
+    return RawTable(table, typed, str(pooch.file_hash(str(path))))
 
 
 def _read_parquet(path: Path) -> pa.Table:
@@ -82,152 +76,124 @@ class CsvFile:
     def __init__(self, path: Path, encoding: str | None = None, delimiter: str = ",") -> None:
         if len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n':
             raise InputError(f"delimiter must be one ASCII character such as ',' or ';', not {delimiter!r}")
-        self.path, self.encoding = path, encoding
-        with self._open() as file:
-            lines = io.TextIOWrapper(file, encoding="utf-8", newline="")
-            try:
-                self._header = next(csv.reader(lines, delimiter=delimiter), [])
-            except csv.Error as error:
-                raise InputError(f"{path}: the line of column names cannot be read: {error}") from error
-            if not self._header and not any(line.strip() for line in lines):
-                raise InputError(f"{path} is empty: expected a line of column names and a line for each row")
-        self._options = (
-            arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-            arrow_csv.ParseOptions(
-                delimiter=delimiter,
-                newlines_in_values=True,
-                # An empty line of a file with a single column is a missing value.
-                ignore_empty_lines=len(self._header) > 1,
-            ),
-            arrow_csv.ConvertOptions(column_types=dict.fromkeys(self._header, pa.string())),
-        )
-        with self._open() as file, self._explained():
-            names = arrow_csv.open_csv(self._source(file), *self._options).schema.names
-        self.names = self._clean(names, delimiter)
+        self.path, self.encoding, self.delimiter = path, encoding, delimiter
+        self._start = _first_bytes(path)
+        if self._start == _PARQUET_MAGIC:
+            raise InputError(f"{path} is a Parquet file already: give its directory as path.")
+        if self._start in _EXCEL_MAGIC:
+            raise InputError(
+                f"{path} is an Excel workbook or another archive, not a CSV file. "
+                "Save the sheet as CSV (UTF-8) and give that file."
+            )
+        self._header: list[str] = []
+        with self._reader() as (reader, _):
+            self._header = reader.schema.names
+        self.names = self._named_columns()
 
     def blocks(self, progress: Progress | None = None) -> Iterator[pa.Table]:
         """Yield the columns that have a name, some rows at a time; call ``progress`` in between."""
-        rows = 0
-        with self._open(progress) as file, self._explained():
-            for batch in arrow_csv.open_csv(self._source(file), *self._options):
-                rows += batch.num_rows
+        rows, size = 0, self.path.stat().st_size
+        with self._reader() as (reader, file):
+            for batch in reader:
                 table = pa.Table.from_batches([batch]).select(list(self.names))
+                self._check_text(table, rows)
+                rows += batch.num_rows
                 yield table.rename_columns(list(self.names.values()))
+                if progress is not None:
+                    progress(file.tell(), size)
         if not rows:
             raise _no_rows(self.path, len(self.names))
 
-    def _source(self, file: IO[bytes]) -> pa.NativeFile:
-        """Return the file as Arrow reads it: a copy in Arrow's own memory, unless it is large.
-
-        A thread of Arrow that still holds a Python object when the program ends would abort it.
-        """
-        if self.path.stat().st_size > _MAX_COPIED_BYTES:
-            return pa.PythonFile(file, "r")
-        copy = pa.BufferOutputStream()
-        while chunk := file.read(1 << 20):
-            copy.write(chunk)
-        return pa.BufferReader(copy.getvalue())
-
-    def _clean(self, names: list[str], delimiter: str) -> dict[int, str]:
+    def _named_columns(self) -> dict[int, str]:
         """Return number and name, without outer blanks, of each column that has a name."""
-        named = {number: name.strip() for number, name in enumerate(names) if name.strip()}
-        if unnamed := len(names) - len(named):
+        named = {number: name.strip() for number, name in enumerate(self._header) if name.strip()}
+        if unnamed := len(self._header) - len(named):
             rank_zero_info(f"Data: {unnamed} column(s) of {self.path} have no name and are left out.")
         check_names(self.path, list(named.values()))
-        if len(named) == 1 and (hint := _other_delimiter(list(named.values()), delimiter)):
+        if len(named) == 1 and (hint := self._delimiter_hint()):
             raise InputError(f"{self.path} has one column only{hint}")
         return named
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _reader(self) -> Iterator[tuple[arrow_csv.CSVStreamingReader, pa.NativeFile]]:
+        """Open the file, and explain the errors of Arrow."""
+        if self.encoding is None and self._start[:2] in _UTF16_MAGIC:
+            raise self._other_encoding("it has the byte order mark of utf-16")
+        types = dict.fromkeys(self._header, pa.string())  # cells stay the text that they are
         try:
-            yield
-        except pa.ArrowException as error:
-            hint = _other_delimiter(self._header)
-            raise InputError(f"{self.path}: {first_line(error)}{hint}") from error
-
-    @contextmanager
-    def _open(self, progress: Progress | None = None) -> Iterator[IO[bytes]]:
-        with _readable(self.path), self.path.open("rb") as raw:
-            start = raw.read(4)
-            raw.seek(0)
-            if start == _PARQUET_MAGIC:
-                raise InputError(f"{self.path} is a Parquet file already: give its directory as path.")
-            if start in _EXCEL_MAGIC:
-                raise InputError(
-                    f"{self.path} is an Excel workbook or another archive, not a CSV file. "
-                    "Save the sheet as CSV (UTF-8) and give that file."
+            with pa.OSFile(str(self.path)) as file:
+                yield (
+                    arrow_csv.open_csv(
+                        self._utf8(file),
+                        arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+                        arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                        arrow_csv.ConvertOptions(column_types=types),
+                    ),
+                    file,
                 )
-            content: IO[bytes] = gzip.open(raw) if start.startswith(_GZIP_MAGIC) else raw  # type: ignore[assignment]  # noqa: SIM115
-            try:
-                with io.BufferedReader(_Utf8(self.path, content, raw, self.encoding, progress)) as file:
-                    yield file
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise InputError(f"{self.path} is a damaged gzip file: {error}") from error
+        except UnicodeError as error:
+            raise self._other_encoding(str(error)) from None
+        except pa.ArrowException as error:
+            if "UTF8" in str(error) or "\N{REPLACEMENT CHARACTER}" in self._head()[:-1]:
+                raise self._other_encoding(first_line(error)) from None
+            if "cannot infer number of columns" in str(error) or "Empty CSV" in str(error):
+                raise InputError(
+                    f"{self.path} is empty or a single line: expected a line of column names, then the rows"
+                ) from None
+            raise InputError(f"{self.path}: {first_line(error)}{self._delimiter_hint()}") from error
+        except OSError as error:
+            kind = "is a damaged gzip file" if self._start[:2] == _GZIP_MAGIC else "cannot be read"
+            raise InputError(f"{self.path} {kind}: {first_line(error)}") from error
 
-
-class _Utf8(io.RawIOBase):
-    """A text file in UTF-8, whatever its encoding; checks its characters on the way."""
-
-    def __init__(
-        self,
-        path: Path,
-        content: IO[bytes],
-        raw: IO[bytes],
-        encoding: str | None,
-        progress: Progress | None,
-    ) -> None:
-        self._path, self._content, self._raw, self._encoding = path, content, raw, encoding
-        self._progress, self._size = progress, path.stat().st_size
-        self._start: bytes | None = None
+    def _utf8(self, file: pa.NativeFile) -> pa.NativeFile:
+        content = pa.CompressedInputStream(file, "gzip") if self._start[:2] == _GZIP_MAGIC else file
+        if self.encoding is None:
+            return content
         try:
-            self._decoder = codecs.getincrementaldecoder(encoding or "utf-8-sig")()
+            decoded = pa.transcoding_input_stream(content, self.encoding, "utf-8")
         except LookupError:
             raise InputError(
-                f"encoding: '{encoding}' is not known; common ones: utf-8, cp1252, utf-16"
+                f"encoding: '{self.encoding}' is not known; common ones: utf-8, cp1252, utf-16"
             ) from None
-        self._pending = b""
-        self._lines = 0
+        # A thread of Arrow that still holds Python's decoder when the program ends would abort it.
+        small = self.path.stat().st_size <= _MAX_COPIED_BYTES
+        return pa.BufferReader(decoded.read()) if small else decoded
 
-    def readable(self) -> bool:
-        return True
+    def _check_text(self, table: pa.Table, rows: int) -> None:
+        """Raise if a cell of a block that begins after ``rows`` rows has a NUL character."""
+        for column in table.columns:
+            if (row := pc.index(pc.match_substring(column, "\0"), pa.scalar(value=True)).as_py()) >= 0:
+                raise InputError(
+                    f"{self.path} has a NUL character in row {rows + row + 2}: the file is damaged, no text, "
+                    "or in another encoding (option encoding, for example utf-16)"
+                )
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self._pending:
-            chunk = self._content.read(1 << 20)
-            self._pending = self._decode(chunk).encode()
-            if self._progress is not None:
-                self._progress(self._raw.tell(), self._size)
-            if not chunk:
-                break
-        taken, self._pending = self._pending[: len(buffer)], self._pending[len(buffer) :]
-        buffer[: len(taken)] = taken
-        return len(taken)
+    def _other_encoding(self, found: str) -> InputError:
+        hint = "utf-16" if self._start[:2] in _UTF16_MAGIC else "cp1252 (Windows)"
+        return InputError(
+            f"{self.path} is not encoded in {self.encoding or 'utf-8'} ({found}); say by the option "
+            f"encoding what it is in, for example {hint}"
+        )
 
-    def _decode(self, chunk: bytes) -> str:
-        first, self._start = self._start is None, self._start or chunk[:2]
-        try:
-            text = self._decoder.decode(chunk, final=not chunk)
-        except UnicodeError as error:
-            hint = "utf-16" if self._start in (b"\xff\xfe", b"\xfe\xff") else "cp1252 (Windows)"
-            raise InputError(
-                f"{self._path} is not encoded in {self._encoding or 'utf-8'} ({error}); say by the option "
-                f"encoding what it is in, for example {hint}"
-            ) from None
-        if (position := text.find("\0")) >= 0:
-            line = self._lines + text.count("\n", 0, position) + 1
-            raise InputError(
-                f"{self._path} has a NUL character in line {line}: the file is damaged, no text, or in "
-                "another encoding (option encoding, for example utf-16)"
-            )
-        self._lines += text.count("\n")
-        return text.removeprefix("\ufeff") if first else text
+    def _delimiter_hint(self) -> str:
+        """Return a question if the first line seems to have another delimiter."""
+        line, _, _ = self._head().partition("\n")
+        found = [mark for mark in ";\t|," if mark in line]
+        if self.delimiter in line or not found:
+            return ""
+        return f"; are its columns separated by {found[0]!r}? Then set the option delimiter"
+
+    def _head(self) -> str:
+        with pa.OSFile(str(self.path)) as file:
+            text: str = self._utf8(file).read(1 << 16).decode(errors="replace")
+        return text
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _first_bytes(path: Path) -> bytes:
+    """Return the bytes that tell the format of a file."""
     try:
-        yield
+        with path.open("rb") as file:
+            return file.read(4)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
 
@@ -242,11 +208,6 @@ def check_names(path: Path | str, names: list[str]) -> None:
 
 def _no_rows(path: Path, num_columns: int) -> InputError:
     return InputError(f"{path} has {num_columns} columns, but no rows")
-
-
-def _other_delimiter(header: list[str], used: str = "") -> str:
-    found = [mark for mark in (";", "\t", "|", ",") if mark != used and any(mark in name for name in header)]
-    return f"; are its columns separated by {found[0]!r}? Then set the option delimiter" if found else ""
 
 
 def announce_large(path: Path, encoding: str | None = None, delimiter: str = ",") -> None:
@@ -278,16 +239,15 @@ def announce_large(path: Path, encoding: str | None = None, delimiter: str = ","
 
 def csv_bytes(path: Path) -> int:
     """Return the size of a CSV file when unpacked; 0 for a Parquet file, which is compact."""
-    size = path.stat().st_size
+    start, size = _first_bytes(path), path.stat().st_size
+    if start == _PARQUET_MAGIC:
+        return 0
+    if not start.startswith(_GZIP_MAGIC) or size < 8:
+        return size
     with path.open("rb") as file:
-        start = file.read(4)
-        if start == _PARQUET_MAGIC:
-            return 0
-        if not start.startswith(_GZIP_MAGIC) or size < 8:
-            return size
         file.seek(-4, 2)  # the unpacked size, modulo 4 GiB
         unpacked = int.from_bytes(file.read(4), "little")
-        return max(size, unpacked) if unpacked <= size * _MAX_GZIP_RATIO else size  # else it is damaged
+    return max(size, unpacked) if unpacked <= size * _MAX_GZIP_RATIO else size  # else it is damaged
 
 
 def available_memory() -> int | None:

@@ -21,7 +21,6 @@ from torch import Tensor
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.datamodules.columns import (
     MISSING_VALUES,
-    Groups,
     Missing,
     TableSpec,
     check_column,
@@ -63,14 +62,11 @@ class TableDataModule(TabularDataModule):
             ``s3://bucket/people``.
         url: Address of a CSV or Parquet file, in place of ``path``.
         sha256: Checksum of the file at ``url``.
-        data_dir: Directory that may hold the file of ``url``, so that it is not downloaded.
         target: Column of the label, which has two values.
         positive: Value of the target that is the positive class; needed unless it is 1 or true.
         related: Columns related to S.
         sensitive: Column of S, for the gaps in validation and testing. It may be missing in some
             rows, which then do not count for the gaps. Without S, gaps are not reported.
-        groups: Groups of S that the gaps compare, or ``all`` (default). Rows of other groups are
-            trained on and count for accuracy.
         categorical: Columns to take as categories, whatever they look like.
         numeric: Columns to take as numbers, whatever they look like.
         drop: Columns to leave out.
@@ -84,16 +80,9 @@ class TableDataModule(TabularDataModule):
         max_categories: Maximum number of categories of a column; less frequent ones are folded as well.
         encoding: Encoding of a CSV file; by default UTF-8, with or without byte order mark.
         delimiter: Separator of the cells of a CSV file.
-        batch_size: Training rows per batch and process; by default 512, or fewer so that an epoch has at
-            least six batches (not below 16).
-        eval_batch_size: Rows per batch and process in validation, testing and prediction.
-        include_sensitive: Make S an input of the model.
-        membership: File of a survey (CSV or Parquet), YAML file of published correlations, or column of
-            probabilities of S. The penalty sees the estimated membership in place of the related features.
-        split: Shares of the training, validation and test rows.
-        seed: Seed of the split and of the training order; by default that of ``seed_everything``.
         shuffle_buffer: For a directory, number of rows among which training rows are shuffled.
         num_workers: For a directory, number of reading processes per rank; 0 reads in a thread.
+        kwargs: Options of :class:`TabularDataModule`.
     """
 
     name = "table"
@@ -104,12 +93,10 @@ class TableDataModule(TabularDataModule):
         *,
         url: str | None = None,
         sha256: str | None = None,
-        data_dir: str | None = None,
         target: str | None = None,
         positive: str | int | float | bool | None = None,
         related: list[str] | None = None,
         sensitive: str | None = None,
-        groups: Groups | None = None,
         categorical: list[str] | None = None,
         numeric: list[str] | None = None,
         drop: list[str] | None = None,
@@ -119,26 +106,11 @@ class TableDataModule(TabularDataModule):
         max_categories: int = 100,
         encoding: str | None = None,
         delimiter: str = ",",
-        batch_size: int | None = None,
-        eval_batch_size: int = 8192,
-        include_sensitive: bool = False,
-        membership: str | None = None,
-        split: tuple[float, float, float] = (0.5, 0.2, 0.3),
-        seed: int | None = None,
         shuffle_buffer: int = 1 << 17,
         num_workers: int = 0,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(
-            related=related,
-            groups=groups,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            include_sensitive=include_sensitive,
-            membership=membership,
-            split=split,
-            seed=seed,
-            data_dir=data_dir,
-        )
+        super().__init__(related=related, **kwargs)
         check_at_least(1, min_count=min_count, max_categories=max_categories, shuffle_buffer=shuffle_buffer)
         check_at_least(0, num_workers=num_workers)
         self.url, self.sha256 = url, sha256
@@ -152,7 +124,7 @@ class TableDataModule(TabularDataModule):
         self.spec = TableSpec(
             target=target,
             sensitive=sensitive,
-            include_sensitive=include_sensitive,
+            include_sensitive=self.include_sensitive,
             categorical=tuple(categorical or ()),
             numeric=tuple(numeric or ()),
             drop=tuple(drop or ()),
@@ -206,7 +178,7 @@ class TableDataModule(TabularDataModule):
         raw = self._read_file()
         self._check_checksum(raw.checksum)
         self.spec.check(raw.table.column_names, self.related)
-        frame = _labelled_rows(raw, self.spec, self.encoder if self.is_restored else None)
+        frame = self._labelled_rows(raw, self.encoder if self.is_restored else None)
         column = frame[self.target].array.remove_unused_categories()
         if self._label_codes is None:
             self._label_codes = label_codes(self.target, column.categories, self.positive)
@@ -231,7 +203,7 @@ class TableDataModule(TabularDataModule):
         raw = self._read_file()
         for name in names:
             check_column("groups", name, [other for other in raw.table.column_names if other != self.target])
-        return _labelled_rows(raw, self.spec, self.encoder, also=names)[list(names)]
+        return self._labelled_rows(raw, self.encoder, names)[list(names)]
 
     def predict_dataloader(self) -> EpochBatches:
         """Return all rows of the file, in order, with their row numbers."""
@@ -325,8 +297,10 @@ class TableDataModule(TabularDataModule):
             super()._build(encoder_state)
         elif self._loaded is not None and encoder_state is not None:
             self._stream = StreamedTable.restore(self.path, self.spec, self._loaded)
-        elif self.membership is not None:
-            raise InputError(f"membership: {self.path} is a directory, for which it is not available.")
+        elif self._methods:
+            raise InputError(
+                f"{self._methods[0]}: {self.path} is a directory, for which it is not available."
+            )
         else:
             self._check_related(ParquetDirectory(self.path).empty_table.column_names)
             self._stream = StreamedTable.learn(
@@ -345,6 +319,29 @@ class TableDataModule(TabularDataModule):
 
     def _read_file(self) -> RawTable:
         return read_file(Path(self.path), self.encoding, self.delimiter)
+
+    def _labelled_rows(
+        self, raw: RawTable, encoder: TableEncoder | None, also: Sequence[str] = ()
+    ) -> pd.DataFrame:
+        """Return inputs, target and S of the rows that have a label.
+
+        Args:
+            raw: The table as read.
+            encoder: Names the inputs, if it was learned before.
+            also: Columns to return as categories, whether or not they are inputs.
+        """
+        columns, spec = raw.table.column_names, self.spec
+        if encoder is None:
+            kinds = infer_kinds(raw.table, spec.features(columns), spec, typed=raw.typed)
+        else:
+            hidden = self.related if self.remove_related else []
+            check_trained_columns([*encoder.kinds, *hidden], columns)
+            kinds = encoder.kinds | infer_kinds(raw.table, hidden, spec, typed=raw.typed)
+        features = list(kinds)
+        kinds |= {name: "category" for name in (spec.target, spec.sensitive, *also) if name is not None}
+        frame = make_frame(raw.table, kinds, spec)
+        kept = spec.kept_rows(frame, features, labelled=True, report=True)
+        return frame[kept].reset_index(drop=True)
 
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
         return TableEncoder.fit(train, self.spec, self.related)
@@ -412,30 +409,6 @@ def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str 
     if not found.exists():
         raise InputError(f"path: there is no file or directory {path}")
     return os.path.abspath(found)  # noqa: PTH100 - resolve() follows links
-
-
-def _labelled_rows(
-    raw: RawTable, spec: TableSpec, encoder: TableEncoder | None, also: Sequence[str] = ()
-) -> pd.DataFrame:
-    """Return inputs, target and S of the rows that have a label.
-
-    Args:
-        raw: The table as read.
-        spec: Roles of its columns.
-        encoder: Names the inputs, if it was learned before.
-        also: Columns to return as categories, whether or not they are inputs.
-    """
-    columns = raw.table.column_names
-    if encoder is None:
-        kinds = infer_kinds(raw.table, spec.features(columns), spec, typed=raw.typed)
-    else:
-        kinds = encoder.kinds
-        check_trained_columns(kinds, columns)
-    features = list(kinds)
-    kinds |= {name: "category" for name in (spec.target, spec.sensitive, *also) if name is not None}
-    frame = make_frame(raw.table, kinds, spec)
-    kept = spec.kept_rows(frame, features, labelled=True, report=True)
-    return frame[kept].reset_index(drop=True)
 
 
 def _rows_to_predict(

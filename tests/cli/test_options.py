@@ -58,12 +58,23 @@ def test_an_unknown_empty_option_of_a_file_is_refused(refused: Refused, config: 
     assert f"Option '{name}' is not accepted" in refused("fit --config my.yaml")
 
 
-@pytest.mark.parametrize("command", ["fit", "grid"])
-def test_a_method_that_the_data_do_not_have_is_refused(command: str, refused: Refused) -> None:
-    Path("people.csv").write_text("age,hired\n1,0\n")
-    given = f"{command} --method ksmote --data table --data.path people.csv --data.target hired"
-    message = refused(given.split())
+def test_a_method_that_the_data_do_not_have_is_refused(refused: Refused) -> None:
+    message = refused("fit --method ksmote --data lightning.pytorch.demos.boring_classes.BoringDataModule")
     assert "Option 'ksmote' is not accepted: --method constrain_s, remove_r and ksmote" in message
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fit --trainer.max_epochs 1 --trainer.accelerator cpu",
+        "grid --eta 1 --seeds 1 --epochs 1 --pretrain_epochs 0 --plot false --report false --workers 1",
+    ],
+)
+def test_a_method_works_for_a_table_of_the_user(command: str, cli: Cli) -> None:
+    rows = "".join(f"{n % 50},{n % 7},{int(n % 50 + n % 7 > 28)}\n" for n in range(600))
+    Path("people.csv").write_text(f"age,zip,hired\n{rows}")
+    data = "--data table --data.path people.csv --data.target hired --data.related [age]"
+    cli(f"{command} --method ksmote {data}")
 
 
 def test_empty_values_of_known_options_stay_welcome(cli: Cli) -> None:

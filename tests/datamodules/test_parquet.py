@@ -257,11 +257,23 @@ def test_the_printed_command_has_the_options_of_the_file(
     assert notices[0].endswith(" people_parquet --encoding cp1252 --delimiter ';'")
 
 
-def test_arrow_holds_no_python_file_of_a_small_table(tmp_path: Path) -> None:
-    """Such a file aborted the program (exit code 134) if it ended while a thread of Arrow still had it."""
+@pytest.mark.parametrize("encoding", [None, "cp1252"])
+def test_arrow_holds_no_python_object_of_a_small_table(tmp_path: Path, encoding: str | None) -> None:
+    """Such an object aborted the program (exit code 134) if it ended while a thread of Arrow still had it."""
     path = tmp_path / "small.csv"
     path.write_text("a,b\n1,2\n", encoding="utf-8")
-    with path.open("rb") as file:
-        source = CsvFile(path)._source(file)
-    assert not isinstance(source, pa.PythonFile)
-    assert source.read() == path.read_bytes()
+    with pa.OSFile(str(path)) as file:
+        source = CsvFile(path, encoding)._utf8(file)
+        assert isinstance(source, pa.OSFile if encoding is None else pa.BufferReader)
+        assert source.read() == path.read_bytes()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_packed_in_several_parts(tmp_path: Path, encoding: str) -> None:
+    """As `cat` of two compressed files makes it, with letters cut apart between blocks."""
+    content = ("town,age\n" + "Köln,3\n" * 5000).encode(encoding)
+    path = tmp_path / "towns.csv.gz"
+    path.write_bytes(gzip.compress(content[:1001]) + gzip.compress(content[1001:]))
+    table = read_file(path, None if encoding == "utf-8" else encoding).table
+    assert table.column("town").unique().to_pylist() == ["Köln"]
+    assert table.num_rows == 5000

@@ -17,6 +17,7 @@ from torch import Tensor
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import TableDataModule
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.methods import KSMOTE
 from tests.trainers import quiet_trainer
 
 
@@ -407,6 +408,44 @@ def test_more_groups_may_be_audited_than_trained_with(tmp_path: Path) -> None:
         assert "test_dp_gap" in test.callback_metrics
         assert audited.num_groups == number
         assert audited.include_sensitive
+
+
+METHODS: list[tuple[dict[str, Any], list[str], dict[str, list[int]]]] = [
+    ({"expose_sensitive": True}, ["age", "zip", "town=x", "town=y"], {"sex": [0, 1]}),
+    ({"remove_related": True, "related": ["age", "town"]}, ["zip"], {"age": [0], "town": [1, 2]}),
+    ({"remove_related": True, "missing": "drop"}, ["zip", "town=x", "town=y"], {"age": [0]}),
+    ({"ksmote": KSMOTE()}, ["age", "zip", "town=x", "town=y"], {"cluster": [0, 1, 2, 3]}),
+]
+
+
+@pytest.mark.parametrize(("options", "inputs", "columns"), METHODS)
+def test_methods_work_for_a_table(
+    tmp_path: Path, options: dict[str, Any], inputs: list[str], columns: dict[str, list[int]]
+) -> None:
+    frame = people().astype({"age": "float"})
+    if "missing" in options:
+        frame.loc[:30, "age"] = np.nan
+    path = write(frame, tmp_path)
+    data = table(path, **options)
+    assert data.feature_names == inputs
+    assert data.related_columns == columns
+    again = TableDataModule(path, seed=9)
+    again.load_state_dict(data.state_dict())
+    assert again.state_dict() == data.state_dict()
+    for part, tensors in data._parts.items():
+        assert all(torch.equal(again._parts[part][key], tensor) for key, tensor in tensors.items())
+    (rows,) = data.rows_of("test")
+    assert data.read_columns(["sex"]).iloc[rows["row"].numpy()]["sex"].tolist() == [
+        data.group_names[group] for group in rows["groups"]
+    ]
+    pq.write_table(pa.Table.from_pandas(frame), tmp_path / "0.parquet")
+    with pytest.raises(InputError, match=f"{next(iter(options))}: .* is a directory, for which"):
+        table(str(tmp_path), **options)
+
+
+def test_s_that_is_not_known_cannot_be_exposed(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expose_sensitive: name the column of S by sensitive"):
+        table(write(people(), tmp_path), sensitive=None, expose_sensitive=True)
 
 
 def test_compressed_file_is_known_by_its_content(tmp_path: Path) -> None:
