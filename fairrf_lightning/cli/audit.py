@@ -56,6 +56,7 @@ def audit_command(
     prob: str | None = None,
     decision: str | None = None,
     target: str | None = None,
+    positive: str | None = None,
     threshold: float = 0.5,
     level: float = 0.95,
     min_rows: int = 10,
@@ -80,6 +81,7 @@ def audit_command(
             of more than two classes.
         target: Column of true classes; by default target if there is one. Without true classes ('') only
             selection rates and dDP are measured.
+        positive: Value of decisions and true classes that counts as 1, such as yes; by default 1 or true.
         threshold: Decision threshold.
         level: Confidence level of the intervals.
         min_rows: Groups with fewer rows are not estimable.
@@ -93,6 +95,7 @@ def audit_command(
         audit best.ckpt --groups race,sex
         audit best.ckpt --against other.ckpt
         audit predictions.csv --groups race
+        audit decisions.csv --groups race --decision hired --positive yes
         audit best.ckpt --survey survey.csv
     """
     _check_options(threshold, level, min_rows, out)
@@ -108,11 +111,10 @@ def audit_command(
     if sensitive or group:
         raise InputError("--sensitive and --group belong to --survey; name columns by --groups.")
     if is_checkpoint(source):
-        for option, column in (("prob", prob), ("decision", decision), ("target", target)):
-            if column is not None:
-                raise InputError(
-                    f"--{option} {column}: names a column of predictions, but {source} is a checkpoint."
-                )
+        own = {"prob": prob, "decision": decision, "target": target, "positive": positive}
+        for option, value in own.items():
+            if value is not None:
+                raise InputError(f"--{option} {value}: only for predictions; {source} is a checkpoint.")
         names = list(dict.fromkeys(groups or ()))
         predict = partial(evaluate, split=split, attributes=names, several_classes=True)
         rows = predict(data.load(source, trust or ()))
@@ -134,6 +136,7 @@ def audit_command(
             decision=decision,
             against=against or None,
             threshold=threshold,
+            positive=positive,
         )
     result = audit(scores, level=level, min_rows=min_rows)
     found = result.to_dict()

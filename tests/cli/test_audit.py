@@ -393,7 +393,7 @@ def test_without_a_model_there_is_nothing_to_audit(refused: Refused) -> None:
     [
         ("p.csv --groups sex --against last.ckpt", "p.csv is a file of predictions; name a column of it"),
         ("p.csv --groups sex --data adult", "--data: only for a checkpoint; p.csv is a file of predictions"),
-        ("p.ckpt --prob p", "--prob p: names a column of predictions, but p.ckpt is a checkpoint"),
+        ("p.ckpt --prob p", "--prob p: only for predictions; p.ckpt is a checkpoint"),
         ("p.xlsx --groups sex", "p.xlsx: this is a spreadsheet; save it as CSV"),
         ("p.ckpt", "p.ckpt"),
     ],
