@@ -62,10 +62,10 @@ class RunFolder:
         if not self.path.is_dir():
             raise InputError(f"{path}: there is no such folder; name that of a run or of a grid.")
         if not (self.path / "config.yaml").is_file():
-            raise InputError(
-                f"{path}: no config.yaml in it, so it is not the folder of a run. "
-                "fit writes one, such as lightning_logs/version_0."
-            )
+            found = "no config.yaml in it, so it is not the folder of a run"
+            if self.named_checkpoint is not None:
+                found = "neither a checkpoint of a run nor a folder"
+            raise InputError(f"{path}: {found}. fit writes one, such as lightning_logs/version_0.")
         self.config: dict[str, Any] = _read(self.path / "config.yaml", yaml.safe_load)
         self.record: dict[str, Any] = {}
         if (self.path / "run.json").is_file():

@@ -79,12 +79,11 @@ def install_command(extra: str) -> str:
     >>> "[report]" in install_command("report")
     True
     """
-    from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415 - slow for --help
+    from importlib.metadata import distributions  # noqa: PLC0415 - slow for --help
 
-    try:
-        origin = json.loads(distribution("fairrf-lightning").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        origin = {}
+    # A clone on sys.path has metadata of its own, without the origin; those of the environment have it.
+    found = (one.read_text("direct_url.json") for one in distributions(name="fairrf-lightning"))
+    origin = json.loads(next(filter(None, found), "{}"))
     if not origin.get("dir_info", {}).get("editable"):
         return f"pip install 'fairrf-lightning[{extra}]'"
     clone = Path(unquote(urlsplit(origin["url"]).path))

@@ -79,32 +79,26 @@ def collapse_notice(penalty: RelatedFeaturePenalty) -> str | None:
 
 
 def outcome_line(
-    values: list[tuple[str, float, float]], statistic: str, epochs: int, eta: float, *, resumed: bool = False
+    values: list[tuple[str, float, float]], statistic: str, epochs: int, *, resumed: bool = False
 ) -> str:
-    """Return the line on the penalties in training, and on those that rose.
+    """Return the line on the penalties of the training rows, and on a rise.
 
     The ``values`` are the name of each related feature, its R in the first and in the last epoch. A rise is
     not a fault: an untrained model predicts almost the same for all rows, so it starts near 0. In a resumed
     run the first epoch is not that of an untrained model.
 
-    >>> print(outcome_line([("age", 0.0412, 0.0031)], "covariance", 10, 0.6))
-    |covariance| with the prediction, training rows, first -> last of 10 epochs: age 0.0412 -> 0.0031
+    >>> print(outcome_line([("age", 0.0412, 0.0031)], "covariance", 10))
+    |covariance| with the prediction, epoch 1 -> 10: age 0.0412 -> 0.0031
     """
     since = " since it was resumed" if resumed else ""
     if epochs == 1:
         rows = ", ".join(f"{name} {last:.4f}" for name, _, last in values)
-        return f"|{statistic}| with the prediction, training rows of the only epoch{since}: {rows}"
+        return f"|{statistic}| with the prediction, the only epoch{since}: {rows}"
     rows = ", ".join(f"{name} {first:.4f} -> {last:.4f}" for name, first, last in values)
-    line = (
-        f"|{statistic}| with the prediction, training rows, first -> last of {epochs} epochs{since}: {rows}"
-    )
-    if resumed:
-        return line
-    if risen := [name for name, first, last in values if last > first]:
-        line += (
-            f". It rose for {', '.join(risen)}, which is usual: an untrained model starts near 0. The effect "
-            f"of the penalty shows against a run with eta 0 (now {eta:g})."
-        )
+    span = f"first -> last of {epochs} epochs{since}" if resumed else f"epoch 1 -> {epochs}"
+    line = f"|{statistic}| with the prediction, {span}: {rows}"
+    if not resumed and any(last > first for _, first, last in values):
+        line += ". It rises as a model learns; compare with eta 0."
     return line
 
 

@@ -1,7 +1,8 @@
-"""``reproduction.md``, its figures, and the facts of its HTML page, made from the results alone."""
+"""``reproduction.md``, its tables and figures, and the facts of its HTML page, made from the results alone."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,11 +36,17 @@ _LABELS = {"test_acc": "accuracy", "test_eo_gap": "dEO", "test_dp_gap": "dDP"}
 _COLUMNS = ["method", "eta", "accuracy", "dEO gap", "dDP gap", "dEO dev.", "dDP dev."]
 _COLUMNS += ["paper: ACC", "paper: dEO", "paper: dDP"]
 HEADER = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
+TABLES_PAGE = "reproduction-tables.md"
 INTRODUCTION = """# The paper, re-run
 
-Written by `python train.py reproduce` from {runs:,} trained models; do not edit by hand. Every cell is the
-mean ± the standard deviation over {seeds} seeds, each with its own split, initialisation and order,
-on the test split. *Gap* is the largest minus the smallest rate of the groups; *dev.* is the authors' measure,
+**{counts}** The numbers behind them, next to the paper's, are in [the tables](reproduction-tables.md).
+
+Written by `python train.py reproduce` from {runs:,} models on {seeds} seeds; do not edit by hand. Each seed has
+its own split, initialisation and order of batches.
+"""
+TABLES_INTRODUCTION = """# The paper, re-run: tables
+
+Written by `python train.py reproduce`, as is [the ledger of claims](reproduction.md). Every cell is the mean ± the standard deviation over {seeds} seeds, on the test split. *Gap* is the largest minus the smallest rate of the groups; *dev.* is the authors' measure,
 the mean deviation from the mean rate (half the gap with two groups), which their tables print. Settings are
 chosen on the validation split within a budget of accuracy ({budgets}): *with S*, as in the paper, the
 smallest sum of both gaps; *without S*, the strongest penalty. A setting is eligible only with a {rule},
@@ -49,18 +56,31 @@ several learning rates of its adversary (*without S* the most accurate on valida
 
 
 def write_page(results: pd.DataFrame, folder: Path) -> Path:
-    """Write ``reproduction.md`` atomically and return its path."""
-    text = "\n".join(_sections(results))
+    """Write ``reproduction.md`` and its page of tables, each whole or not at all; return the first's path."""
     path = folder / "reproduction.md"
-    write_text(path, text + "\n")
+    write_text(folder / TABLES_PAGE, "\n".join(_tables(results)).rstrip() + "\n")
+    write_text(path, "\n".join(_claims(results)).rstrip() + "\n")
     return path
 
 
-def _sections(results: pd.DataFrame) -> Iterator[str]:
+def _claims(results: pd.DataFrame) -> Iterator[str]:
+    findings = judge(results, CLAIMS)
+    outcomes = Counter(finding.outcome for finding in findings)
+    counted = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common())
+    counts = f"Of {len(findings)} claims: {counted}." if findings else "No claim can be judged."
+    yield INTRODUCTION.format(runs=len(results), seeds=results["seed"].nunique(), counts=counts)
+    yield from _findings(results)
+    main = results[~results["include_sensitive"]]
+    for data in BUDGET:
+        if (main["part"] == data).any():
+            yield f"\n![Accuracy and gaps on {data}](figures/front_{data}.svg)"
+    if (results["part"] == "sensitivity").any():
+        yield "\n## Sensitivity to eta and beta (Adult)\n\n![eta by beta](figures/sensitivity.svg)\n"
+
+
+def _tables(results: pd.DataFrame) -> Iterator[str]:
     budgets = ", ".join(f"{name} {100 * points:g} points" for name, points in BUDGET.items())
-    yield INTRODUCTION.format(
-        runs=len(results), seeds=results["seed"].nunique(), budgets=budgets, rule=COLLAPSE_RULE
-    )
+    yield TABLES_INTRODUCTION.format(seeds=results["seed"].nunique(), budgets=budgets, rule=COLLAPSE_RULE)
     for data in BUDGET:
         of = results[(results["part"] == data)]
         for inside in (False, True):
@@ -70,9 +90,6 @@ def _sections(results: pd.DataFrame) -> Iterator[str]:
         yield from _ablation(results[(results["part"] == "ablation") & (results["data"] == data)], data)
         yield from _backbones(results[(results["part"] == "backbones") & (results["data"] == data)], data)
         yield from _case_study(results[(results["part"] == "case-study") & (results["data"] == data)], data)
-    if (results["part"] == "sensitivity").any():
-        yield "## Sensitivity to eta and beta (Adult)\n\n![eta by beta](figures/sensitivity.svg)\n"
-    yield from _findings(results)
 
 
 def _main_table(runs: pd.DataFrame, data: str, inside: str) -> Iterator[str]:
@@ -86,8 +103,6 @@ def _main_table(runs: pd.DataFrame, data: str, inside: str) -> Iterator[str]:
             yield _row(f"{method} ({rule})" if len(_rules(of)) > 1 else method, chosen, printed)
     yield "\n" + _hypervolumes(runs, vanilla)
     yield from _rejected(runs, vanilla, data)
-    if inside == "out of":
-        yield f"\n![fronts](figures/front_{data}.svg)\n"
 
 
 def _rejected(runs: pd.DataFrame, vanilla: pd.DataFrame, data: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PROJECT = EXAMPLES / "cli_project"
-ROOT_README = (ROOT / "README.md").read_text(encoding="utf-8")
+DROP_IN = (ROOT / "docs" / "dropin.md").read_text(encoding="utf-8")
 README = (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 
@@ -88,12 +88,12 @@ def test_the_preset_asks_for_the_related_columns() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*validation_step.*", "ignore:.*tensorboardX.*")
 def test_the_quickstart_updates_lambda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", ROOT_README, flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", DROP_IN, flags=re.DOTALL)
     (block,) = [block for block in blocks if "FairRFModule(" in block]
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     torch.manual_seed(0)
-    exec(compile(block, "README.md", "exec"), names)  # noqa: S102 - this is the point
+    exec(compile(block, "docs/dropin.md", "exec"), names)  # noqa: S102 - this is the point
     penalty = names["module"].penalty
     assert penalty.updates > 1
     assert penalty.weights.tolist() != [0.5, 0.5]

@@ -17,7 +17,7 @@ PACKAGE = sorted((ROOT / "fairrf_lightning").rglob("*.py"))
 SCRIPTS = [
     path for name in ("paper", "benchmarks", "examples") for path in sorted((ROOT / name).rglob("*.py"))
 ]
-GENERATED = {ROOT / "docs" / "reproduction.md"}
+GENERATED = {ROOT / "docs" / name for name in ("reproduction.md", "reproduction-tables.md")}
 PAGES = [
     path for path in sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")) if path not in GENERATED
 ]

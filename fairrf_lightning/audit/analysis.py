@@ -59,6 +59,7 @@ def audit(
     prob: str | None = None,
     decision: str | None = None,
     target: str | None = None,
+    positive: str | None = None,
     threshold: float = 0.5,
     level: float = 0.95,
     min_rows: int = 10,
@@ -80,6 +81,7 @@ def audit(
             of more than two classes.
         target: Column of true classes; by default target if there is one. Without true classes ('') only
             selection rates and dDP are measured.
+        positive: Value of decisions and true classes that counts as 1, such as yes; by default 1 or true.
         threshold: Decision threshold.
         level: Confidence level of the intervals.
         min_rows: Groups with fewer rows are listed but not compared.
@@ -104,13 +106,13 @@ def audit(
         raise InputError(f"--threshold {threshold}: expected a probability between 0 and 1.")
     if min_rows < 1:
         raise InputError(f"--min_rows {min_rows}: expected 1 or more.")
-    columns = {"prob": prob, "decision": decision, "target": target}
+    own = {"prob": prob, "decision": decision, "target": target, "positive": positive}
     if isinstance(source, Scores):
         return _audit(source, groups, level, min_rows)
     if isinstance(source, Run) or is_checkpoint(Path(source)):
         path = source.path if isinstance(source, Run) else source
-        if named := [f"--{option} {column}" for option, column in columns.items() if column is not None]:
-            raise InputError(f"{named[0]}: names a column of predictions, but {path} is a checkpoint.")
+        if given := [f"--{option} {value}" for option, value in own.items() if value is not None]:
+            raise InputError(f"{given[0]}: only for predictions; {path} is a checkpoint.")
         load = partial(load_run, trust=trust, data_options=data_options)
         predict = partial(evaluate, split=split, attributes=list(dict.fromkeys(groups)), several_classes=True)
         rows = predict(source if isinstance(source, Run) else load(source))
@@ -121,7 +123,7 @@ def audit(
         return _audit(score_checkpoint(rows, other, threshold), (), level, min_rows)
     if against and is_checkpoint(Path(against)):
         raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
-    scores = read_predictions(Path(source), groups, **columns, against=against or None, threshold=threshold)
+    scores = read_predictions(Path(source), groups, **own, against=against or None, threshold=threshold)
     return _audit(scores, (), level, min_rows)
 
 

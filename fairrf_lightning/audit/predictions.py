@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,13 @@ def read_predictions(
     decision: str | None = None,
     against: str | None = None,
     threshold: float = 0.5,
+    positive: str | None = None,
 ) -> Scores:
     """Count the predictions in a CSV or Parquet file with one line per row, read once.
 
     The arguments are those of :func:`~fairrf_lightning.audit.analysis.audit`. An empty cell is an unknown
-    group. True classes are 0 and 1 (or false and true), or numbers from 0 of more than two classes.
+    group. True classes are 0 and 1 (or false and true), numbers from 0 of more than two classes, or two words of
+    which ``positive`` names one.
 
     Raises:
         InputError: If the file cannot be read, or a column is missing or has wrong values.
@@ -75,7 +78,14 @@ def read_predictions(
             f"--against {against}: it has several classes, but {prob or decision} has two; compare models of "
             "the same classes."
         )
-    file = _File(path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against, num_classes)
+    if positive is not None and num_classes > 2:
+        raise InputError(
+            f"--positive {positive}: for two classes, but {prob} has {num_classes}; leave it out."
+        )
+    words = _Words(positive)
+    file = _File(
+        path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against, words, num_classes
+    )
     file.check(columns)
     source = {"kind": "predictions", "path": str(path), "against": against, "data": None, "split": None}
     scores = Scores(file.groups, threshold=threshold, source=source, num_classes=num_classes)
@@ -86,6 +96,7 @@ def read_predictions(
         rows += table.num_rows
     if not rows:
         raise InputError(f"{path} has no rows.")
+    words.check()
     return scores
 
 
@@ -100,6 +111,39 @@ def _num_classes(path: Path, name: str, columns: Sequence[str]) -> int:
     return max(found, 2)
 
 
+class _Words:
+    """Classes that are words, such as yes and no: the positive one, and the other one of each column."""
+
+    def __init__(self, positive: str | None) -> None:
+        self.positive = None if positive in ("1", "true") else positive
+        self._negative: dict[str, str] = {}
+        self._found = False
+
+    def code(self, column: str, word: str) -> int | None:
+        """Return 1 for the positive word, 0 for the other one, and ``None`` for a third."""
+        if self.positive is None:
+            return None
+        if word == self.positive:
+            self._found = True
+            return 1
+        return 0 if self._negative.setdefault(column, word) == word else None
+
+    def expected(self, column: str, word: str) -> str:
+        """Return the advice for a value that is no class."""
+        if self.positive is None:
+            return f"expected 0 or 1 in every row, or name the positive value: --positive {quote(word)}"
+        return f"expected {self.positive!r} or {self._negative[column]!r} in every row"
+
+    def check(self) -> None:
+        """Raise if no row has the positive word."""
+        if self.positive is not None and not self._found:
+            others = ", ".join(f"'{column}' has {word!r}" for column, word in self._negative.items())
+            raise InputError(
+                f"--positive {self.positive}: no row has this value; "
+                f"{others or 'columns of 0 and 1 are read without it'}."
+            )
+
+
 @dataclass(frozen=True)
 class _File:
     """The columns to read of a file."""
@@ -110,6 +154,7 @@ class _File:
     prob: str | None
     decision: str | None
     against: str | None
+    words: _Words
     num_classes: int = 2
 
     @property
@@ -158,8 +203,10 @@ class _File:
                 yield pa.Table.from_batches([batch])
 
     def add(self, table: Any, scores: Scores) -> None:
-        classes = self.num_classes
-        target = None if self.target is None else _labels(self.target, table.column(self.target), classes)
+        classes, words = self.num_classes, self.words
+        target = None
+        if self.target is not None:
+            target = _labels(self.target, table.column(self.target), words, classes)
         cells = _cell_numbers([table.column(name) for name in self.groups], scores)
         probs = [_probabilities(name, table.column(name)) for name in self.probabilities]
         if classes > 2:
@@ -168,9 +215,9 @@ class _File:
             values.argmax(-1) if classes > 2 else values >= scores.threshold for values in probs
         ]
         if self.decision is not None:
-            decisions[:1] = [_codes(self.decision, table.column(self.decision), classes)]
+            decisions[:1] = [_codes(self.decision, table.column(self.decision), words, classes)]
         if self.against is not None and self.prob is None:
-            decisions.append(_codes(self.against, table.column(self.against)))
+            decisions.append(_codes(self.against, table.column(self.against), words))
         scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
 
 
@@ -212,36 +259,51 @@ def _encoded(column: Any) -> Any:
     return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
 
 
-def _codes(name: str, column: Any, num_classes: int = 2) -> Ints:
-    """Return the classes of a column, numbers from 0; of two, false and true as well."""
+def _codes(name: str, column: Any, words: _Words, num_classes: int = 2) -> Ints:
+    """Return the classes of a column, numbers from 0; of two, false and true or words as well."""
     known = {str(number): number for number in range(num_classes)}
     known |= {f"{number}.0": number for number in range(num_classes)}
     known |= {"false": 0, "true": 1} if num_classes == 2 else {}
     encoded = _encoded(column)
     codes: list[int] = []
     for value in encoded.dictionary.to_pylist():
-        text = (value_text(value) or "").lower()
-        if text not in known:
+        word = value_text(value) or ""
+        text = word.lower()
+        code = known.get(text)
+        is_word = num_classes == 2 and bool(word) and not _is_number(text)
+        if code is None and is_word:
+            code = words.code(name, word)
+        if code is None:
             row = int(np.argmax(encoded.indices.to_numpy(zero_copy_only=False) == len(codes)))
             expected = f"expected {_expected(num_classes)} in every row"
             if num_classes == 2 and text.removesuffix(".0").isdigit():
                 expected += "; for more than two classes name columns NAME_0, NAME_1, ... by --prob NAME"
+            elif is_word:
+                expected = words.expected(name, word)
             raise _WrongCell(row, f"column '{name}' has {_words(value)}", f"{expected}.")
-        codes.append(known[text])
+        codes.append(code)
     numbers: Ints = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return numbers
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _expected(num_classes: int) -> str:
     return "0 or 1" if num_classes == 2 else f"a class from 0 to {num_classes - 1}"
 
 
-def _labels(name: str, column: Any, num_classes: int) -> Ints:
+def _labels(name: str, column: Any, words: _Words, num_classes: int) -> Ints:
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy()))
         advice = f"expected {_expected(num_classes)} in every row; --target '' audits without true labels."
         raise _WrongCell(row, f"column '{name}' has an empty cell", advice)
-    return _codes(name, column, num_classes)
+    return _codes(name, column, words, num_classes)
 
 
 def _probabilities(name: str, column: Any) -> Floats:

@@ -58,7 +58,7 @@ class EpochPenalties:
             self._merged = None
 
     def report(self, trained_epochs: int) -> None:
-        """Log ``R`` of the first and of the last epoch, and the features whose ``R`` rose.
+        """Log ``R`` of the first and of the last epoch.
 
         Args:
             trained_epochs: Number of epochs of the model, those before a resume included.
@@ -67,9 +67,8 @@ class EpochPenalties:
             return
         first, last = self.first.tolist(), self.last.tolist()
         values = list(zip(self.penalty.feature_names, first, last, strict=True))
-        eta = float(self.penalty.eta)
         resumed = trained_epochs > self.epochs
-        rank_zero_info(outcome_line(values, self.penalty.statistic, self.epochs, eta, resumed=resumed))
+        rank_zero_info(outcome_line(values, self.penalty.statistic, self.epochs, resumed=resumed))
 
     def remove(self) -> None:
         """Stop measuring."""

@@ -70,6 +70,7 @@ def audit_command(
         audit best.ckpt --groups race,sex
         audit best.ckpt --against other.ckpt
         audit predictions.csv --groups race
+        audit decisions.csv --groups race --decision hired --positive yes
         audit best.ckpt --survey survey.csv
     """
     if out.is_file():

@@ -29,9 +29,10 @@ _PLAIN = (
 )
 # Data modules name their arguments as Python does.
 _DATA_OPTION = re.compile(
-    r"^(delimiter|encoding|groups|membership|path|positive|related|sensitive|sha256|split|target|url)"
-    r"(?=: | is | must )"
+    r"^(categorical|delimiter|drop|encoding|groups|label_noise|membership|missing|numeric|path|positive"
+    r"|related|sensitive|sha256|split|target|url)(?=: | is | must )"
 )
+_DROP = re.compile(r"\(drop: \[([^\]]*)\]\)")
 # Options that people try, and where they are.
 _PLACES = {
     "accelerator": "trainer.accelerator",
@@ -93,7 +94,7 @@ def explain(error: BaseException, prefix: str = "--data.") -> str:
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, InputError):
-            return _DATA_OPTION.sub(rf"{prefix}\1", str(cause))
+            return _DROP.sub(rf"({prefix}drop '\1')", _DATA_OPTION.sub(rf"{prefix}\1", str(cause)))
         cause = cause.__cause__ or cause.__context__
     if re.search(
         r"arguments are required: (\w+\.)?data$|class_path 'lightning.LightningDataModule'", str(error)

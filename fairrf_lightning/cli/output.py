@@ -47,6 +47,7 @@ _NOISE = (
     "Restored all states from",
     "Loaded model weights from",
 )
+_ADVICE_ON_SLURM = "The `srun` command is available"
 _LOGGERS = ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero", "fabric.utilities.seed")
 
 
@@ -60,7 +61,7 @@ def quieten() -> None:
         logger = logging.getLogger(f"lightning.{name}")
         logger.removeFilter(_is_news)
         logger.addFilter(_is_news)
-    for message in (NEVER_UPDATED, f".*{NEVER_ON}", "LightningCLI's args parameter"):
+    for message in (NEVER_UPDATED, f".*{NEVER_ON}", "LightningCLI's args parameter", _ADVICE_ON_SLURM):
         warnings.filterwarnings("ignore", message=message)
 
 
@@ -206,9 +207,17 @@ def print_results(trainer: Trainer, module: LightningModule, stage: Stage) -> No
         if (value := metrics.get(f"{stage}_{key}")) is not None:
             low, high = metrics[f"{stage}_{key}_low"], metrics[f"{stage}_{key}_high"]
             rows.append((name, value, "not estimable" if math.isnan(low) else f"{low:.3f} to {high:.3f}"))
-    title = "Test split" if stage == "test" else "Validation split"
+    title = f"{'Test' if stage == 'test' else 'Validation'} split{_rows_of(trainer, stage)}"
     print_table(rows, title=title, columns=["", "value", "95 % interval"], missing="nan")
     print_lines(*_explanations(trainer, module, metrics, stage))
+
+
+def _rows_of(trainer: Trainer, stage: Stage) -> str:
+    """Return the number of rows for a title; nothing if only some batches were evaluated."""
+    sizes = getattr(getattr(trainer, "datamodule", None), "split_sizes", {})
+    limit = trainer.limit_test_batches if stage == "test" else trainer.limit_val_batches
+    is_whole = isinstance(limit, float) and limit == 1  # the number 1 is one batch
+    return f", {sizes[stage]:,} rows" if is_whole and stage in sizes else ""
 
 
 def print_next_commands(trainer: Trainer) -> None:

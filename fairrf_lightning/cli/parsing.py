@@ -39,6 +39,25 @@ if TYPE_CHECKING:
 
 _LISTS = (list, tuple, Sequence)
 _FIRST_ARGUMENT = ("ckpt_path", "predictions")  # accepted aliases of the first argument
+_ALL_OPTIONS = """\
+All options, by group: --trainer, --model, --data, --pretrain, --lambda_update,
+--checkpoint, --predictions, --optimizer, --lr_scheduler. Find one by its name:
+  {} | grep -A4 precision
+"""
+# Headings of LightningCLI's help, which are first lines of docstrings, and what stands there instead.
+_HEADINGS = (
+    (r"Customize every aspect of training via flags", "Trainer"),
+    (r"<class '[\w.]*LightningModule'>", "Model (options such as --model.eta: --model.help FairRFModule)"),
+    (r"A DataModule standardizes .*", "Data (options such as --data.related: --data.help adult)"),
+    (r"Base class for all optimizers", "Optimiser"),
+    (r"\(<class '[\w.]*LRScheduler'>.*\)", "Learning rate schedule"),
+    (r"Runs the full optimization routine", "Resume"),
+    (r"(Perform one evaluation epoch over|Run inference on your data).*", "Checkpoint"),
+    (r"Trains without the penalty first.*", "Pretraining"),
+    (r"Sets lambda to its closed-form optimum.*", "Lambda"),
+    (r"ModelCheckpoint with a .*", "Checkpoints"),
+    (r"Writes one line per row.*", "Predictions"),
+)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -55,6 +74,18 @@ class ShortNameParser(LightningArgumentParser):
             if option := re.search(r"argument (--[^:]+): expected one argument", str(error)):
                 raise InputError(f"{_without_value(given, option[1])}: expected a value.") from error
             raise
+
+    def format_help(self) -> str:
+        """Return the help, without the usage of all options and without the lists of subclasses."""
+        text: str = re.sub(r",\s+known\s+subclasses:[^)]*\)", ")", super().format_help())
+        text = re.sub(
+            r"\Ausage: .*?\n\n(Runs the full optimization routine\.\n\n)?", "", text, flags=re.DOTALL
+        )
+        for pattern, heading in _HEADINGS:
+            text = re.sub(rf"^{pattern}:$", f"{heading}:", text, flags=re.MULTILINE)
+        if (command := self.prog.split()[-1]) in COMMANDS_OF_LIGHTNING:
+            text = f"{_ALL_OPTIONS.format(shell_command(command, '--help-all'))}\n{text}"
+        return text
 
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
         return super().parse_object(self._expand(cfg_obj), *rest, **kwargs)

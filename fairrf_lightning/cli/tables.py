@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from fairrf_lightning.messages import quiet_lightning
+from fairrf_lightning.messages import quiet_lightning, shell_command
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,9 +59,12 @@ def print_table(
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines as they are, without markup or line breaks of our own: commands can be copied."""
+    """Print lines without markup; a terminal breaks sentences between words, and leaves commands whole."""
+    console = Console()
     for line in lines:
-        Console().print(line, highlight=False, markup=False, emoji=False, soft_wrap=True)
+        is_copied = shell_command() in line or max(map(len, line.split()), default=0) > console.width
+        soft_wrap = is_copied or not console.is_terminal
+        console.print(line, highlight=False, markup=False, emoji=False, soft_wrap=soft_wrap)
 
 
 @contextmanager

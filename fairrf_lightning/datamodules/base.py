@@ -480,7 +480,10 @@ class TabularDataModule(LightningDataModule, ABC):
     def _check_related(self, columns: Collection[str]) -> None:
         """Raise if related features are not in the data, or are S itself."""
         if not self.related and self.membership is None:
-            raise InputError("related is empty: name at least one feature that is related to S")
+            raise InputError(
+                "related is empty: name columns that are associated with the sensitive attribute; the command "
+                "suggest proposes some"
+            )
         for name in self.related:
             check_column("related", name, columns)
         if len(set(self.related)) < len(self.related):

@@ -65,14 +65,12 @@ class TableSpec:
             for name in names:
                 check_column(option, name, columns)
         if self.target == self.sensitive:
-            raise InputError(f"target and sensitive are both '{self.target}': they must be two columns")
+            raise InputError(f"target: '{self.target}' is also named as sensitive; name two columns")
         for option, names in needed.items():
             if both := sorted(set(names) & set(self.drop)):
                 raise InputError(f"{option}: '{both[0]}' is also named in drop; take it out of one of them")
         if both := sorted(set(self.categorical) & set(self.numeric)):
-            raise InputError(
-                f"'{both[0]}' is named in categorical and in numeric; take it out of one of them"
-            )
+            raise InputError(f"categorical: '{both[0]}' is also named in numeric; take it out of one of them")
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, as plain values."""

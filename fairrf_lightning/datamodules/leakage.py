@@ -151,8 +151,8 @@ def protected_inputs_notice(columns: Iterable[str]) -> str | None:
     if len(found) == 1:
         subject, it = f"column {names} is an input", "it"
     return (
-        f"{subject} of the model, and protected by name. To leave {it} out: data.drop, or data.sensitive to "
-        f"measure gaps by it as well. To penalise {it}: data.related."
+        f"{subject} of the model, and protected by name. To leave {it} out: --data.drop, or --data.sensitive "
+        f"to measure gaps by it as well. To penalise {it}: --data.related."
     )
 
 

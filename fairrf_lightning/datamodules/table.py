@@ -393,7 +393,7 @@ def _print_once(line: str) -> None:
 def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str | None:
     """Return the path if there is one; raise unless exactly one of ``path`` and ``url`` is given."""
     if (path is None) == (url is None):
-        raise InputError("give the table by path (a file or directory), or by url and sha256 (a download)")
+        raise InputError("path: expected a file or directory, or else url and sha256 of a download")
     if url is not None:
         if not url.startswith(("http://", "https://")):
             raise InputError(f"url: '{url}' is not an address; give a local file by path")

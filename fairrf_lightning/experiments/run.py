@@ -36,6 +36,7 @@ from fairrf_lightning.errors import InputError, check_at_least, did_you_mean
 from fairrf_lightning.experiments.results import KEY, ResultsFile, data_identity, model_identity
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.stack import MakeData, Stack
+from fairrf_lightning.messages import install_command
 
 # 125 models train at 30 model-epochs per second in one stack, at 28 in two: few enough to keep both cores
 # busy, many enough to be fast. It must not depend on the number of workers, or results would.
@@ -364,9 +365,7 @@ def _cluster(backend: str) -> Iterator[None]:
             joblib.register_parallel_backend("ray", type("_Ray", (own,), {"supports_return_generator": True}))
         dask = import_module("distributed") if backend == "dask" else None
     except ImportError as error:
-        raise InputError(
-            f"--backend {backend} is not installed: pip install 'fairrf-lightning[{backend}]'"
-        ) from error
+        raise InputError(f"--backend {backend} is not installed; run: {install_command(backend)}") from error
     if not dask:
         yield
         return

@@ -39,6 +39,40 @@ def test_the_row_of_a_wrong_value_counts_the_batches_before(monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("cli")
+def test_decisions_may_be_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    rows = write_predictions()
+    rows["decision"] = (rows["prob"] >= 0.5).astype(int)
+    rows["hired"] = np.where(rows["decision"] == 1, "Yes", "No")
+    for column in ("decision", "hired"):
+        rows[["sex", "target", column]].to_parquet(f"{column}.parquet")
+    numbers = read_predictions(Path("decision.parquet"), ["sex"], decision="decision", positive="1")
+    words = read_predictions(Path("hired.parquet"), ["sex"], decision="hired", positive="Yes")
+    for mine, theirs in zip(words.counts.fields(), numbers.counts.fields(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.usefixtures("cli")
+@pytest.mark.parametrize(
+    ("values", "positive", "message"),
+    [
+        (["yes", "no"], None, "'yes' in data row 1: expected 0 or 1 in every row, or name .* --positive yes"),
+        (["yes", "no", "maybe"], "yes", "'maybe' in data row 3: expected 'yes' or 'no' in every row"),
+        (["no", "no"], "yes", "--positive yes: no row has this value; 'hired' has 'no'"),
+        (["0", "1"], "yes", "--positive yes: no row has this value; columns of 0 and 1 are read without it"),
+        (["0", "2"], "yes", "the value '2' in data row 2: expected 0 or 1"),
+        (["", "no"], "yes", "an empty cell in data row 1: expected 0 or 1"),
+    ],
+)
+def test_words_that_are_no_decision_are_refused(
+    values: list[str], positive: str | None, message: str
+) -> None:
+    pq.write_table(pa.table({"hired": [v or None for v in values], "sex": ["f"] * len(values)}), "p.parquet")
+    with pytest.raises(InputError, match=message):
+        read_predictions(Path("p.parquet"), ["sex"], decision="hired", positive=positive)
+
+
+@pytest.mark.usefixtures("cli")
 def test_unreadable_files_are_told() -> None:
     Path("bad.parquet").write_bytes(b"PAR1 nonsense")
     Path("empty.csv").write_text("prob,target,race\n", encoding="utf-8")

@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_page_has_all_methods_and_its_figures(folder: Path) -> None:
     page = (folder / "docs" / "prior-knowledge.md").read_text("utf-8")
+    tables = (folder / "docs" / "prior-knowledge-tables.md").read_text("utf-8")
     for name in (
         "FairRF, tuned",
         "ARL",
@@ -47,10 +48,11 @@ def test_page_has_all_methods_and_its_figures(folder: Path) -> None:
         "ConstrainS",
         "thresholds per group",
     ):
-        assert f"| {name}" in page
-    assert "nan" not in page
+        assert f"| {name}" in tables
+    assert page.count("| correction, 400 people |") == 1, "the summary has a line of each data set"
+    assert "nan" not in page + tables
     for figure in ("prior_knowledge_story", "prior_knowledge_synthetic"):
-        assert f"figures/{figure}.svg" in page
+        assert f"figures/{figure}.svg" in page + tables
         assert (folder / "docs" / "figures" / f"{figure}.svg").stat().st_size > 10_000
 
 

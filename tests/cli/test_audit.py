@@ -349,7 +349,7 @@ def test_what_to_do_with_other_kinds_of_csv_is_told(content: bytes, message: str
     [
         ("p.csv --groups sex --against last.ckpt", "p.csv is a file of predictions; name a column of it"),
         ("p.csv --groups sex --data adult", "--data: only for a checkpoint; p.csv is a file of predictions"),
-        ("p.ckpt --prob p", "--prob p: names a column of predictions, but p.ckpt is a checkpoint"),
+        ("p.ckpt --prob p", "--prob p: only for predictions; p.ckpt is a checkpoint"),
         ("p.xlsx --groups sex", "p.xlsx: this is a spreadsheet; save it as CSV"),
         ("p.ckpt", "p.ckpt"),
         ("--groups race", "audit needs source: Checkpoint, run folder, or"),

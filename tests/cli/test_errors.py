@@ -23,6 +23,7 @@ Cli = Callable[[str], None]
     [
         ("fit --data adlt", ["adlt", "did you mean 'adult'?"]),
         ("fit --data=zzz", ["zzz", "Choices: adult"]),
+        ("fit --data table", ["error: --data.path: expected a file or directory"]),
         ("fit", ["data"]),
         (
             "fit --data people.csv",

@@ -72,6 +72,15 @@ def test_help_of_fit_is_one_screen_of_real_options(capsys: pytest.CaptureFixture
             assert f"--{option}" in every
 
 
+def test_all_options_can_be_searched(capsys: pytest.CaptureFixture[str]) -> None:
+    every = shown(capsys, "fit", "--help-all")
+    assert "fit --help-all | grep -A4 precision" in every
+    assert "known subclasses" not in re.sub(r"\s+", " ", every)
+    headings = re.findall(r"^([A-Z]\w*)[^:\n]*(?:\([^)]*\))?:$", every, flags=re.MULTILINE)
+    assert headings[0] == "Trainer"
+    assert {"Model", "Data", "Pretraining", "Lambda", "Checkpoints", "Predictions", "Resume"} <= set(headings)
+
+
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])
 def test_help_of_evaluation_is_short(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = shown(capsys, command, "-h")

@@ -71,5 +71,5 @@ def test_a_pipe_gets_sizes_results_and_the_next_commands(piped: subprocess.Compl
     assert "Test split" in lines[3]
     following = lines[lines.index("Next:") + 1 :]
     assert [re.search(r"train\.py (\w+)", line)[1] for line in following] == ["report", "audit", "predict"]  # type: ignore[index]
-    assert re.fullmatch(r"\|covariance\| with the prediction, .* of 2 epochs: height .*\n", piped.stderr)
+    assert re.fullmatch(r"\|covariance\| with the prediction, epoch 1 -> 2: height .*\n", piped.stderr)
     assert not [part for part in UNWANTED if part in piped.stdout]

@@ -466,8 +466,8 @@ def test_a_table_by_address_is_the_table_by_path(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give the table by path .* or by url"),
-        ({"path": "a.csv", "url": "http://x/a.csv"}, "give the table by path .* or by url"),
+        ({}, "path: expected a file or directory, or else url"),
+        ({"path": "a.csv", "url": "http://x/a.csv"}, "path: expected a file or directory, or else url"),
         ({"url": "http://x/a.csv"}, "sha256: missing"),
         ({"url": "http://x/a.csv", "sha256": "12"}, "sha256: 12; .* 64 hexadecimal digits"),
         ({"url": "a.csv", "sha256": SHA256}, "'a.csv' is not an address; give a local file by path"),

@@ -40,20 +40,25 @@ def test_every_part_has_a_section_and_its_figure(tmp_path: Path) -> None:
     results.loc[constant, "test_positive_share"] = 0.0
     page = write_page(results, tmp_path).read_text(encoding="utf-8")
     draw_figures(results, tmp_path / "figures")
+    tables = (tmp_path / "reproduction-tables.md").read_text(encoding="utf-8")
     titles = [line for line in page.splitlines() if line.startswith("## ")]
     assert titles == [
+        "## Ledger of claims",
+        "## Checks beyond the paper (S out of the inputs)",
+        "## Sensitivity to eta and beta (Adult)",
+    ]
+    ledger = page.partition("## Checks")[0]
+    assert f"**Of {ledger.count(' | ') // 3 - 1} claims: " in page
+    assert [line for line in tables.splitlines() if line.startswith("## ")] == [
         *(f"## {data}, S out of the inputs" for data in ("ADULT", "COMPAS", "LSAC")),
         *(
             f"## {title}: {data}"
             for data in ("ADULT", "COMPAS")
             for title in ("Ablation of the related features", "Backbones", "Case study of lambda")
         ),
-        "## Sensitivity to eta and beta (Adult)",
-        "## Ledger of claims",
-        "## Checks beyond the paper (S out of the inputs)",
     ]
-    assert "| fairrf (without S) | 0.6 |" in page
-    assert "| remove_r: same decision for everyone in 1 of 5 models |" in page
+    assert "| fairrf (without S) | 0.6 |" in tables
+    assert "| remove_r: same decision for everyone in 1 of 5 models |" in tables
     assert "| lambda is even | not testable |" in page
     for name in ("front_adult", "front_compas", "front_lsac", "sensitivity"):
         assert f"figures/{name}.svg" in page
