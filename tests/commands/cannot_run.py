@@ -11,7 +11,7 @@ CANNOT_RUN = {
     r"pytest( .*)?": "these tests themselves",
     r"\.ci/(run|versions|wheel)": "runs these tests themselves",
     r"torchrun --nnodes 4 .*": "needs four machines",
-    r"srun .*": "needs a Slurm cluster",
+    r"srun .*": "needs four machines; tests/scale has a SLURM cluster of two",
     r"wandb (sweep|agent|sync)\b.*": "needs a W&B server; tests/tracking has one on loopback",
     r"python train\.py dashboard .*": "needs a W&B account; tests/tracking has a server on loopback",
 }

@@ -4,55 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import Host, connect, two_hosts, why_impossible
-from fairrf_lightning.checkpoints import load_checkpoint
-from tests.reliability.runs import (
-    CHECKPOINTS,
-    QUIET,
-    SMALL,
-    TRAIN,
-    assert_same_metrics,
-    assert_same_run,
-    differ,
-    start,
-    wait,
-)
+from benchmarks.hosts import Host, connect, why_impossible
+from tests.reliability.runs import QUIET, SMALL, TRAIN, assert_same_run
+from tests.scale.conftest import EPOCHS, LAST, assert_resumed_as, copy_last, wait_for_checkpoint
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(why_impossible() is not None, reason=str(why_impossible())),
 ]
-EPOCHS = "--trainer.max_epochs=40"
 # A host that vanishes without closing its connections is noticed after this time; by default 30 minutes.
 STRATEGY = ("--trainer.strategy=DDPStrategy", "--trainer.strategy.timeout=0:01:00")
-LAST = CHECKPOINTS / "last.ckpt"
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
-    with two_hosts(tmp_path / "hosts") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def on_one_host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train on two processes of this machine; return their folder."""
-    folder = tmp_path_factory.mktemp("one_host")
-    process = start(
-        [str(TRAIN), *SMALL, EPOCHS, "--trainer.devices=2", "--trainer.strategy=ddp", *QUIET], folder
-    )
-    code, printed = wait(process, folder)
-    assert code == 0, printed
-    return folder
 
 
 def torchrun(host: Host, *args: str, processes: int = 1) -> subprocess.Popen[bytes]:
@@ -88,26 +55,16 @@ def test_a_killed_host_is_restarted_and_the_run_resumed(
 ) -> None:
     first, second = hosts
     started = [torchrun(host, *SMALL, EPOCHS) for host in hosts]
-    deadline = time.monotonic() + 120
-    while not (first.work / LAST).is_file():
-        assert time.monotonic() < deadline, first.output
-        time.sleep(0.01)
+    wait_for_checkpoint(first)
     second.kill(silently=silently)
     assert [process.wait(timeout=200) != 0 for process in started] == [True, True], "killed too late"
-    reached = load_checkpoint(first.work / LAST)["epoch"]
-    assert reached < 39
 
     second.unplug()
     second.boot()
     connect(first, second)
-    # As docs/reliability.md says: the checkpoint is needed under the same path on each host.
-    (second.work / CHECKPOINTS).mkdir(parents=True)
-    shutil.copy(first.work / LAST, second.work / LAST)
+    copy_last(first, second)
     run_on(hosts, *SMALL, EPOCHS, "--ckpt_path", str(LAST))
-    for name in ("best.ckpt", "last.ckpt"):
-        found, wanted = (load_checkpoint(folder / CHECKPOINTS / name) for folder in (first.work, on_one_host))
-        assert not list(differ(found, wanted)), name
-    assert_same_metrics(first.work, on_one_host)
+    assert_resumed_as(first, on_one_host)
 
 
 def test_each_host_fetches_the_data_once(hosts: tuple[Host, Host]) -> None:
