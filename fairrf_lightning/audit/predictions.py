@@ -46,8 +46,8 @@ def read_predictions(
     """Count the predictions in a CSV or Parquet file with one line per row, read once.
 
     The arguments are those of :func:`~fairrf_lightning.audit.analysis.audit`. An empty cell is an unknown
-    group. True classes are 0 and 1 (or false and true), numbers from 0 of more than two classes, or two words of
-    which ``positive`` names one.
+    group. True classes are 0 and 1 (or false and true), numbers from 0 of more than two classes, or two words
+    of which ``positive`` names one.
 
     Raises:
         InputError: If the file cannot be read, or a column is missing or has wrong values.
