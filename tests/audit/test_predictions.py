@@ -40,7 +40,7 @@ def test_the_row_of_a_wrong_value_counts_the_batches_before(monkeypatch: pytest.
 
 @pytest.mark.usefixtures("cli")
 def test_decisions_may_be_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairrf_lightning.audit.predictions._BATCH_ROWS", 100)
+    monkeypatch.setattr("fairrf_lightning.datamodules.score_files._BATCH_ROWS", 100)
     rows = write_predictions()
     rows["decision"] = (rows["prob"] >= 0.5).astype(int)
     rows["hired"] = np.where(rows["decision"] == 1, "Yes", "No")
