@@ -188,7 +188,7 @@ def numbers(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InputError(f"column '{name}' is of type {column.type} and cannot become numbers") from None
     values: NDArray[np.float64] = column.to_numpy()
-    if infinite := int(np.isinf(values).sum()):
+    if infinite := np.count_nonzero(np.isinf(values)):
         raise InputError(
             f"column '{name}' has {infinite:,} infinite values: replace them by numbers, or leave these "
             "cells empty so that they count as missing"

@@ -38,6 +38,7 @@ _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
 }
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T]\d.*)?")
 _NOT_FINITE = "missing or infinite values: drop or fill them"
+_OUTSIDE = "numbers far outside the training range; correct them."
 _MAX_DISTINCT = 500_000
 _MAX_CERTAIN_CATEGORIES = 50  # a column with no more values holds categories, however few rows there are
 
@@ -126,12 +127,12 @@ class TableEncoder:
         owners = self.owners
         if missing := [name for name in owners if name not in frame.columns]:
             raise InputError(f"the table lacks the columns {missing} that the encoding was made for")
-        mean, std = np.array(list(self.scales.values())).reshape(-1, 2).T
-        numbers = np.empty((len(frame), len(mean) + len(self.indicators)), dtype=np.float32)
-        with np.errstate(over="ignore"):  # checked in the next line
-            numbers[:, : len(mean)] = (_numbers(frame, list(self.scales), self.fills) - mean) / std
-        outside = "numbers far outside the training range; correct them."
-        _check_finite(numbers[:, : len(mean)], list(self.scales), outside)
+        numbers = np.empty((len(frame), len(self.scales) + len(self.indicators)), dtype=np.float32)
+        for name, (mean, std) in self.scales.items():
+            values = _filled(frame[name], self.fills.get(name))
+            with np.errstate(over="ignore"):  # checked in the next line
+                numbers[:, owners[name][0]] = (values - mean) / std
+            _check_finite(numbers[:, owners[name][0]], name, _OUTSIDE)
         for name in self.indicators:
             numbers[:, owners[name][1]] = frame[name].isna()
         columns = np.empty((len(frame), len(self.categories)), dtype=np.int32)
@@ -198,21 +199,18 @@ def _damaged(what: str) -> InputError:
     )
 
 
-def _numbers(frame: pd.DataFrame, names: list[str], fills: Mapping[str, float]) -> NDArray[np.float64]:
-    """Return columns as float64, with missing numbers filled; raise if any remain."""
-    values: NDArray[np.float64] = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
-    if fills and np.isnan(values).any():
-        values = np.where(np.isnan(values), [fills.get(name, np.nan) for name in names], values)
-    _check_finite(values, names, _NOT_FINITE)
+def _filled(column: pd.Series[Any], fill: float | None) -> NDArray[np.float64]:
+    """Return a column as float64, with missing numbers filled; raise if any remain."""
+    values: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if fill is not None and (missing := np.isnan(values)).any():
+        values = np.where(missing, fill, values)
+    _check_finite(values, column.name, _NOT_FINITE)
     return values
 
 
-def _check_finite(values: NDArray[np.floating[Any]], names: list[str], problem: str) -> None:
-    if np.isfinite(values).all():
-        return
-    for name, bad in zip(names, (~np.isfinite(values)).sum(axis=0), strict=True):
-        if bad:
-            raise InputError(f"column '{name}' has {bad} {problem}")
+def _check_finite(values: NDArray[np.floating[Any]], name: object, problem: str) -> None:
+    if bad := len(values) - np.count_nonzero(np.isfinite(values)):
+        raise InputError(f"column '{name}' has {bad} {problem}")
 
 
 def _codes(column: pd.Series[Any], categories: list[str], first: int) -> NDArray[np.int32]:
@@ -292,7 +290,7 @@ class EncoderFit:
         for name, numbers in self.numbers.items():
             values = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
             if self.spec.missing == "drop":
-                _check_finite(values[:, np.newaxis], [name], _NOT_FINITE)
+                _check_finite(values, name, _NOT_FINITE)
             else:
                 numbers.sample(values if sampled is None else values[sampled])
             numbers.update(values)
