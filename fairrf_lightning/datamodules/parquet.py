@@ -45,6 +45,7 @@ _DENIED = (
     "UNAUTHENTICATED",
     "OAUTH2",
 )
+_STORAGE_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OSError, ImportError, ValueError)
 _NO_SUPPORT = ("without", "not built with", "Unable to load", "Install ", "Protocol not known")
 
 
@@ -81,6 +82,7 @@ class ParquetDirectory:
         self.is_remote = is_address(self.path)
         self._schemas: dict[str, pa.Schema] = {}
         self._versions: dict[str, Any] = {}
+        self._storage_errors = _STORAGE_ERRORS
         if self.is_remote and (address := urlsplit(self.path)).password is not None:
             raise InputError(
                 f"path: the address of {address.hostname} holds a secret, which checkpoints would keep. "
@@ -197,6 +199,7 @@ class ParquetDirectory:
         except pa.ArrowInvalid:  # an address that Arrow does not know
             from fsspec.core import url_to_fs  # noqa: PLC0415 - seldom needed
 
+            self._storage_errors = (Exception,)  # each of its storages raises errors of its own
             try:
                 found, root = url_to_fs(address)
             except ValueError as error:
@@ -266,7 +269,7 @@ class ParquetDirectory:
             yield
         except InputError:
             raise
-        except (pa.ArrowException, OSError, ImportError, ValueError) as error:
+        except self._storage_errors as error:
             # pyarrow calls a file in GCS that it cannot open closed, without the reason.
             ours = isinstance(error, ValueError) and not isinstance(error, pa.ArrowException)
             if ours and "closed file" not in str(error):
