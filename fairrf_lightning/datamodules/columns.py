@@ -240,16 +240,18 @@ class TextValues:
     def update(self, column: pa.ChunkedArray) -> None:
         """Add a block of the column."""
         values = _blank(column, self.missing).drop_null()
-        self._are_numbers = self._are_numbers and _are_numbers(values)
-        counts = pc.value_counts(values)
-        texts, rows = counts.field("values"), counts.field("counts").to_numpy()
-        odd = ~pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False).astype(bool)
         self._rows += len(values)
-        self._odd_rows += int(rows[odd].sum())
         if len(self._distinct) <= _MAX_CODES:
-            self._distinct.update(texts.slice(0, 2 * _MAX_CODES).to_pylist())
-        if len(self._odd) < _SHOWN_VALUES:
-            self._odd |= dict.fromkeys(texts.filter(pa.array(odd)).slice(0, _SHOWN_VALUES).to_pylist())
+            self._distinct.update(values.unique().slice(0, 2 * _MAX_CODES).to_pylist())
+        try:
+            values.cast(pa.float64())
+        except pa.ArrowInvalid:
+            self._are_numbers = False
+            counts = pa.table(pc.value_counts(values).flatten(), ["text", "rows"])
+            odd = counts.filter(pc.invert(pc.match_substring_regex(counts["text"], _NUMBER)))
+            self._odd_rows += pc.sum(odd["rows"], min_count=0).as_py()
+            if len(self._odd) < _SHOWN_VALUES:
+                self._odd |= dict.fromkeys(odd["text"].slice(0, _SHOWN_VALUES).to_pylist())
 
     def kind(self, name: str) -> Kind:
         """Return the kind of the column.
@@ -274,22 +276,11 @@ def _kind(name: str, column: pa.ChunkedArray, spec: TableSpec, *, typed: bool) -
         raise InputError(dates_advice(name))
     check_scalar_type(name, type_)
     if not typed and _is_text(type_):
-        # First the cheap check: counting the values of a column of numbers takes long.
-        values = _blank(column, spec.missing_values).drop_null()
-        if _are_numbers(values):
-            return "number"
-        found = TextValues()
-        found.update(values)
+        found = TextValues(spec.missing_values)
+        for block in column.chunks:
+            found.update(block)
         return found.kind(name)
     return "category" if pa.types.is_boolean(type_) or _is_text(type_) else "number"
-
-
-def _are_numbers(values: pa.ChunkedArray) -> bool:
-    try:
-        values.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _blank(column: pa.ChunkedArray, missing: Collection[str]) -> pa.ChunkedArray:

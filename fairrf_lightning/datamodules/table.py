@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -33,7 +32,7 @@ from fairrf_lightning.datamodules.columns import (
     normalise_label,
 )
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
-from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder, check_state
+from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder
 from fairrf_lightning.datamodules.files import RawTable, read_file
 from fairrf_lightning.datamodules.leakage import protected_inputs_notice
 from fairrf_lightning.datamodules.loader import EpochBatches, Order, TensorBatches
@@ -139,7 +138,6 @@ class TableDataModule(TabularDataModule):
         self._label_codes: dict[str, int] | None = None
         self._checksum = ""
         self._unseen: str | None = None
-        self._is_waiting = False
         self._stream: StreamedTable | None = None
 
     @property
@@ -162,16 +160,6 @@ class TableDataModule(TabularDataModule):
         if is_address(self.path):
             return PurePosixPath(urlsplit(self.path).path).name or self.path
         return Path(self.path).resolve().name
-
-    def setup(self, stage: str | None = None) -> None:
-        """Read, split and encode the table, once."""
-        # A checkpoint, which may know all about the columns, is restored after this.
-        self._is_waiting = stage not in (None, "fit") and not self._is_built
-        if not self._is_waiting:
-            is_new = not self._is_built
-            super().setup(stage)
-            for notice in self.notices() if is_new else []:
-                _print_once(f"Data: {notice}")
 
     def read(self) -> pd.DataFrame:
         """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
@@ -241,18 +229,6 @@ class TableDataModule(TabularDataModule):
         return pd.DataFrame(known, index=range(len(rows)))
 
     @property
-    def encoder(self) -> TableEncoder:
-        """The encoding, learned from the training rows."""
-        return TableEncoder.from_state(self._loaded["encoder"]) if self._loaded else super().encoder
-
-    @property
-    def num_groups(self) -> int:
-        """Number of groups of S that are compared; metrics that are not reported are made for two."""
-        if self._is_waiting:
-            raise AttributeError("not known before the checkpoint is restored")
-        return len(self.group_names) or 2
-
-    @property
     def split_sizes(self) -> dict[str, int]:
         """Rows in ``train``, ``val`` and ``test``."""
         self.setup()
@@ -273,29 +249,26 @@ class TableDataModule(TabularDataModule):
             "label_codes": self._label_codes,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore columns, split and encoding of the checkpoint; to predict, read no rows yet."""
-        self._is_waiting = False
-        if self._is_built and state_dict == self.state_dict():
-            super().load_state_dict(state_dict)
-            return
-        check_state(state_dict)
+    def _restore_options(self, state_dict: Mapping[str, Any]) -> None:
+        super()._restore_options(state_dict)
         self.spec = self.spec.restored(state_dict)
         self.target, self.sensitive = state_dict["target"], self.spec.sensitive
-        self._loaded, self._label_codes = state_dict, state_dict["label_codes"]
-        if self.trainer is None or not self.trainer.predicting:
-            # S may have been an input without being named as such
-            seen = self.sensitive in self.encoder.owners
-            super().load_state_dict(state_dict | {"include_sensitive": seen})
+        self._label_codes = state_dict["label_codes"]
+        # S may have been an input without being named as such.
+        self.include_sensitive = self.sensitive in self.encoder.owners
+
+    @property
+    def _needs_rows(self) -> bool:
+        return self.trainer is None or not self.trainer.predicting
 
     @property
     def _is_built(self) -> bool:
         return super()._is_built or self._stream is not None
 
-    def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
+    def _build(self) -> None:
         if not self.is_streamed:
-            super()._build(encoder_state)
-        elif self._loaded is not None and encoder_state is not None:
+            super()._build()
+        elif self._loaded is not None:
             self._stream = StreamedTable.restore(self.path, self.spec, self._loaded)
         elif self._methods:
             raise InputError(
@@ -383,11 +356,6 @@ class TableDataModule(TabularDataModule):
                 f"Data: {self.path} was trained on, and its training rows are predicted as well. Measured on "
                 "them, a model looks better than it is: audit the run, which takes its test rows only."
             )
-
-
-@cache  # the seeds of a grid have one table
-def _print_once(line: str) -> None:
-    rank_zero_info(line)
 
 
 def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str | None:
