@@ -25,7 +25,7 @@ Groups: TypeAlias = list[str] | Literal["all"]
 
 MISSING_VALUES = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
 NUMERIC_TEXTS = b"fairrf_numeric_texts"  # key in the metadata of a Parquet file
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _SHOWN_VALUES = 3
 _MAX_CODES = 20  # up to this many distinct values may mix digits and letters, as grades and codes do
 _SHOWN_COLUMNS = 50
@@ -181,7 +181,7 @@ def numbers(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:
             odd = column.drop_null()
-            odd = odd.filter(pc.invert(pc.match_substring_regex(odd, _NUMBER)))
+            odd = odd.filter(pc.invert(pc.match_substring_regex(odd, NUMBER)))
             raise InputError(_not_numbers(name, len(odd), odd.unique().to_pylist())) from None
     try:
         column = column.cast(pa.float64(), safe=False)
@@ -248,7 +248,7 @@ class TextValues:
         except pa.ArrowInvalid:
             self._are_numbers = False
             counts = pa.table(pc.value_counts(values).flatten(), ["text", "rows"])
-            odd = counts.filter(pc.invert(pc.match_substring_regex(counts["text"], _NUMBER)))
+            odd = counts.filter(pc.invert(pc.match_substring_regex(counts["text"], NUMBER)))
             self._odd_rows += pc.sum(odd["rows"], min_count=0).as_py()
             if len(self._odd) < _SHOWN_VALUES:
                 self._odd |= dict.fromkeys(odd["text"].slice(0, _SHOWN_VALUES).to_pylist())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 from torch import Tensor
 
-from fairrf_lightning.datamodules.columns import Kind, TableSpec, dates_advice
+from fairrf_lightning.datamodules.columns import NUMBER, Kind, TableSpec, dates_advice
 from fairrf_lightning.errors import InputError
 
 MISSING = "(missing)"
@@ -37,6 +37,7 @@ _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "table_options": Mapping,
 }
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T]\d.*)?")
+_OTHER_NUMBER = re.compile(r"[+-]?[$€£]? ?\d{1,3}([., ']?\d{3})*([.,]\d+)? ?[%$€£]?")  # 2.896,37 or 12 %
 _NOT_FINITE = "missing or infinite values: drop or fill them"
 _MAX_DISTINCT = 500_000
 _MAX_CERTAIN_CATEGORIES = 50  # a column with no more values holds categories, however few rows there are
@@ -312,7 +313,14 @@ class EncoderFit:
         self._report_empty({*self.numbers, *self.counts} - {*numbers, *counts}, related)
         for name, found in counts.items():
             if name not in self.spec.categorical and name != self.spec.sensitive:
-                _check_dates_and_identifiers(name, found)
+                _check_categories(name, found)
+        fixed = {name for name, found in numbers.items() if found.low == found.high and not found.missing}
+        fixed |= {name for name, found in counts.items() if len(found) == 1 and not self.missing[name]}
+        for name in sorted(fixed & set(related)):
+            rank_zero_info(
+                f"Data: related column '{name}' has the same value in all training rows, so the penalty "
+                "cannot act on it."
+            )
         kept = {name: self._kept(found) for name, found in counts.items()}
         _report_folded({name: (len(counts[name]) - len(kept[name]), len(counts[name])) for name in counts})
         with_missing = self.spec.missing == "indicator"
@@ -342,10 +350,17 @@ class EncoderFit:
             rank_zero_info(f"Data: columns without a value are left out: {', '.join(sorted(names))}.")
 
 
-def _check_dates_and_identifiers(name: str, counts: Counter[str]) -> None:
+def _check_categories(name: str, counts: Counter[str]) -> None:
+    """Raise if the values are dates, numbers in another notation, free text or identifiers."""
     dates = sum(_DATE.fullmatch(text) is not None for text in counts)
     if dates >= 0.95 * len(counts):
         raise InputError(dates_advice(name))
+    odd = [text for text in counts if not re.fullmatch(NUMBER, text)]
+    if odd and all(_OTHER_NUMBER.fullmatch(text) for text in odd):
+        raise InputError(
+            f"column '{name}' has numbers such as '{odd[0]}': write them with a decimal point and without "
+            "units or other signs, or name the column in categorical or drop"
+        )
     rows = counts.total()
     if len(counts) > _MAX_CERTAIN_CATEGORIES and 2 * len(counts) > rows:
         raise InputError(_identifier_advice(name, f"{len(counts):,} distinct values in {rows:,} rows"))

@@ -137,7 +137,7 @@ class TableDataModule(TabularDataModule):
         self.shuffle_buffer, self.num_workers = shuffle_buffer, num_workers
         self._label_codes: dict[str, int] | None = None
         self._checksum = ""
-        self._unseen: str | None = None
+        self._noted: list[str] = []
         self._stream: StreamedTable | None = None
 
     @property
@@ -179,7 +179,7 @@ class TableDataModule(TabularDataModule):
         """Return notes for the user on the table and the inputs of the model."""
         named = {self.sensitive, *self.related}
         notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
-        return [line for line in (self._other_table(), self._unseen, notice) if line is not None]
+        return [line for line in (self._other_table(), *self._noted, notice) if line is not None]
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
@@ -207,7 +207,7 @@ class TableDataModule(TabularDataModule):
             return self._streamed(stream, "all", ("inputs", "row"), self.eval_batch_size, self._order())
         raw = self._read_file()
         self._note_if_trained_on(raw.checksum)
-        tensors, self._unseen = _rows_to_predict(raw, spec, self.encoder)
+        tensors, self._noted = _rows_to_predict(raw, spec, self.encoder)
         return TensorBatches(tensors, self.eval_batch_size, **self._order())
 
     def known_columns(self, rows: NDArray[np.int64]) -> pd.DataFrame:
@@ -313,6 +313,11 @@ class TableDataModule(TabularDataModule):
         features = list(kinds)
         kinds |= {name: "category" for name in (spec.target, spec.sensitive, *also) if name is not None}
         frame = make_frame(raw.table, kinds, spec)
+        self._noted = [
+            f"column '{name}' numbers the rows, and is an input of the model. To leave it out: data.drop."
+            for name in features
+            if kinds[name] == "number" and frame[name].diff().iloc[1:].eq(1).all() and len(frame) > 1
+        ]
         kept = spec.kept_rows(frame, features, labelled=True, report=True)
         return frame[kept].reset_index(drop=True)
 
@@ -381,17 +386,18 @@ def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str 
 
 def _rows_to_predict(
     raw: RawTable, spec: TableSpec, encoder: TableEncoder
-) -> tuple[dict[str, Tensor], str | None]:
-    """Return the encoded inputs of all rows with their numbers, and a notice about their categories."""
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the encoded inputs of all rows with their numbers, and notices about their categories."""
     check_trained_columns(encoder.kinds, raw.table.column_names)
     frame = make_frame(raw.table, encoder.kinds, spec)
     kept = spec.kept_rows(frame, list(encoder.kinds), labelled=False, report=True)
     rows = frame[kept]
     tensors = {"inputs": encoder.transform(rows), "row": torch.from_numpy(kept.nonzero()[0])}
     if not (unseen := encoder.unseen(rows)):
-        return tensors, None
+        return tensors, []
     found = ", ".join(f"'{name}' in {count:,}" for name, count in unseen.items())
-    return tensors, (
+    notice = (
         f"categories that were rare or absent in training: {found} of {len(rows):,} rows. The model treats "
         f"them as {OTHER} if training had such rows, else as no category."
     )
+    return tensors, [notice]

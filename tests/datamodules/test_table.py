@@ -227,6 +227,12 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
             {"pay": [*map(str, range(399)), "unknown"]},
             "'pay' has 1 values that are no numbers, such as 'unknown': name th",
         ),
+        (
+            {"pay": ["1,5", "2", "2.500,75"] * 133 + ["3"]},
+            "'pay' has numbers such as '1,5': write them with a d",
+        ),
+        ({"pay": ["12 %", "7.5%"] * 200}, "'pay' has numbers such as '12 %'"),
+        ({"pay": ["$1,500.50", "$3"] * 200}, "'pay' has numbers such as '"),
         ({"pay": [1.0] * 399 + [np.inf]}, "'pay' has 1 infinite values"),
         ({"pay": [1e308, -1e308] * 200}, "'pay' has numbers too large"),
     ],
@@ -236,6 +242,23 @@ def test_unusable_column_is_refused_with_advice(
 ) -> None:
     with pytest.raises(InputError, match=message):
         table(write(people().assign(**columns), tmp_path))
+
+
+@pytest.mark.parametrize("values", [["1", "2", "A"], ["18-25", "26-40"], ["01067-1", "2"], ["1.2.3", "1.2"]])
+def test_codes_with_signs_are_categories(tmp_path: Path, values: list[str]) -> None:
+    data = table(write(people().assign(code=np.resize(values, 400)), tmp_path))
+    assert data.encoder.categories["code"] == sorted(values)
+
+
+def test_columns_that_carry_nothing_are_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frame = people().assign(id=range(7, 407), order=np.arange(400) // 2, five=5, word="x")
+    for name in ("p.csv", "p.parquet"):
+        data = table(write(frame, tmp_path, name), related=["age", "five", "word"])
+        notice = "column 'id' numbers the rows, and is an input of the model. To leave it out: data.drop."
+        assert data.notices() == [notice]
+    for name in ("five", "word"):
+        assert f"related column '{name}' has the same value in all training rows" in caplog.text
+    assert "'age' has the same value" not in caplog.text
 
 
 def test_typed_dates_and_lists_are_refused(tmp_path: Path) -> None:
