@@ -409,11 +409,16 @@ def normalise_label(text: str) -> str:
 
 
 def labels(target: str, column: pd.Categorical, codes: Mapping[str, int]) -> NDArray[np.float32]:
-    """Return 0 or 1 for each row, NaN where the label is missing."""
-    values = [normalise_label(str(value)) for value in column.categories]
-    if unknown := [value for value in values if value not in codes]:
+    """Return 0 or 1 for each row, NaN where the label is missing; raise if there is another label."""
+    if unknown := [text for text in map(normalise_label, column.categories) if text not in codes]:
         raise InputError(
             f"target: '{target}' has the value '{unknown[0]}', but the model knows {', '.join(codes)} only"
         )
-    lookup: NDArray[np.float32] = np.array([*(codes[value] for value in values), np.nan], dtype=np.float32)
+    return known_labels(column, codes)
+
+
+def known_labels(column: pd.Categorical, codes: Mapping[str, int]) -> NDArray[np.float32]:
+    """Return 0 or 1 for each row, NaN where the label is missing or another one."""
+    values = [codes.get(normalise_label(text), np.nan) for text in column.categories]
+    lookup: NDArray[np.float32] = np.array([*values, np.nan], dtype=np.float32)
     return lookup.take(column.codes, mode="wrap")  # code -1, no label, takes the last entry

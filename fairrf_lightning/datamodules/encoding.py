@@ -96,21 +96,21 @@ class TableEncoder:
     @property
     def columns(self) -> list[str]:
         """Names of the encoded columns, such as ``age`` and ``relationship=Wife``."""
-        indicators = [f"{name}={MISSING}" for name in self.indicators]
-        dummies = [f"{name}={value}" for name, found in self.categories.items() for value in found]
-        return [*self.scales, *indicators, *dummies]
+        return [name if value is None else f"{name}={value}" for name, value in self._layout]
 
     @property
     def owners(self) -> dict[str, list[int]]:
         """Indices of the encoded columns of each feature."""
-        owners = {name: [index] for index, name in enumerate(self.scales)}
-        for index, name in enumerate(self.indicators, start=len(self.scales)):
+        owners: dict[str, list[int]] = {name: [] for name in self.kinds}
+        for index, (name, _) in enumerate(self._layout):
             owners[name].append(index)
-        start = len(self.scales) + len(self.indicators)
-        for name, found in self.categories.items():
-            owners[name] = list(range(start, start + len(found)))
-            start += len(found)
         return owners
+
+    @property
+    def _layout(self) -> list[tuple[str, str | None]]:
+        """Feature and category of each encoded column."""
+        numbers = [*((name, None) for name in self.scales), *((name, MISSING) for name in self.indicators)]
+        return [*numbers, *((name, value) for name, found in self.categories.items() for value in found)]
 
     @property
     def kinds(self) -> dict[str, Kind]:

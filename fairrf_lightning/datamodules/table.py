@@ -26,10 +26,10 @@ from fairrf_lightning.datamodules.columns import (
     check_group_names,
     check_trained_columns,
     infer_kinds,
+    known_labels,
     label_codes,
     labels,
     make_frame,
-    normalise_label,
 )
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
 from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder
@@ -219,11 +219,10 @@ class TableDataModule(TabularDataModule):
         roles = [name for name in named if name is not None and name in raw.table.column_names]
         frame = make_frame(raw.table, dict.fromkeys(roles, "category"), self.spec).iloc[rows]
         frame = frame.reset_index(drop=True)
-        known = {}
+        known: dict[str, Any] = {}
         if self.target in frame and self._label_codes is not None:
-            codes = frame[self.target].astype("object").map(str, na_action="ignore")
-            codes = codes.map(normalise_label, na_action="ignore").map(self._label_codes)
-            known = {"target": codes.astype(int)} if codes.notna().all() else {}
+            codes = known_labels(frame[self.target].array, self._label_codes)
+            known = {} if np.isnan(codes).any() else {"target": codes.astype(int)}
         if self.sensitive in frame:
             known[str(self.sensitive)] = frame[self.sensitive].astype("object")
         return pd.DataFrame(known, index=range(len(rows)))
