@@ -7,6 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -88,6 +89,7 @@ class TabularDataModule(LightningDataModule, ABC):
     default_groups: tuple[str, ...] | Literal["all"] = "all"
     table_options: ClassVar[tuple[str, ...]] = ()  # attributes that decide on the rows of the table
     files: tuple[RemoteFile, ...] = ()
+    _encoder: TableEncoder
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self._penalty_columns: PenaltyColumns | None = None
         self._membership: MembershipColumns | None = None
         self._positives = False
-        self._may_be_restored = False
+        self._is_waiting = False
         self._loaded: dict[str, Any] | None = None
         self._group_names: list[str] = []
         if self.columns is not None:
@@ -160,13 +162,21 @@ class TabularDataModule(LightningDataModule, ABC):
             fetch(file, self.data_dir)
 
     def setup(self, stage: str | None = None) -> None:
-        """Read, split and encode the table, once."""
-        if not self._is_built:
+        """Read, split and encode the table, once: for training now, else on first use."""
+        if self._is_built:
+            return
+        # A checkpoint, which has split and encoding, may be restored after this.
+        self._is_waiting = stage not in (None, "fit")
+        if not self._is_waiting:
             followed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
             self.split_seed = followed if self.seed is None else self.seed
-            # The checkpoint has the coefficients of membership, so the survey need not exist any more.
-            self._may_be_restored = stage not in (None, "fit")
             self._build()
+            for notice in self.notices():
+                _print_once(f"Data: {notice}")
+
+    def notices(self) -> list[str]:
+        """Return notes for the user on the table and the inputs of the model."""
+        return []
 
     def train_dataloader(self) -> EpochBatches:
         """Return the training batches, without S unless it is exposed."""
@@ -209,7 +219,7 @@ class TabularDataModule(LightningDataModule, ABC):
             self._membership.check_positives()
         self._positives = positives
         if self._membership is not None and self._is_built:
-            self._build(self._encoder.state())
+            self._build()
 
     @property
     def membership_source(self) -> str | None:
@@ -247,7 +257,8 @@ class TabularDataModule(LightningDataModule, ABC):
     @property
     def encoder(self) -> TableEncoder:
         """The encoding, learned from the training rows."""
-        self.setup()
+        if not self.is_restored:
+            self.setup()
         return self._encoder
 
     @property
@@ -282,8 +293,10 @@ class TabularDataModule(LightningDataModule, ABC):
 
     @property
     def num_groups(self) -> int:
-        """Number of groups of S that are compared."""
-        return len(self.group_names)
+        """Number of groups of S that are compared; metrics that are not reported are made for two."""
+        if self._is_waiting:
+            raise AttributeError("not known before the checkpoint is restored")
+        return len(self.group_names) or 2
 
     @property
     def split_sizes(self) -> dict[str, int]:
@@ -308,9 +321,8 @@ class TabularDataModule(LightningDataModule, ABC):
 
     @property
     def trained_columns(self) -> list[str]:
-        """Columns of the table that the model has seen in training, as its checkpoint says if loaded."""
-        columns: list[str] = (self._loaded or self.state_dict())["columns"]
-        return columns
+        """Columns of the table that the model has seen in training."""
+        return list(self.encoder.owners)
 
     @property
     def is_restored(self) -> bool:
@@ -346,10 +358,18 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore seed, split and encoding of the checkpoint where they differ."""
-        self._loaded = state_dict
+        self._is_waiting = False
         if self._is_built and state_dict == self.state_dict():
+            self._loaded = state_dict
             return
         check_state(state_dict)
+        self._loaded, self._encoder = state_dict, TableEncoder.from_state(state_dict["encoder"])
+        self._restore_options(state_dict)
+        if self._needs_rows:
+            rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
+            self._build()
+
+    def _restore_options(self, state_dict: Mapping[str, Any]) -> None:
         self.split_seed = state_dict["seed"]
         self.split = tuple(state_dict["split"])
         self.related = list(state_dict["related"])
@@ -357,10 +377,8 @@ class TabularDataModule(LightningDataModule, ABC):
         methods = {name: state_dict[name] for name in _FLAGS}
         for name, value in (methods | state_dict["table_options"]).items():
             setattr(self, name, value)
-        rank_zero_info(f"Data: split (seed {self.split_seed}) and encoding are those of the checkpoint.")
         self._membership = MembershipColumns.from_state(state_dict.get("membership"))
         self.membership = self.membership if self._membership is not None else None
-        self._build(state_dict["encoder"])
 
     def __str__(self) -> str:
         """Name the data set and the sizes of its parts, without setting them up."""
@@ -378,24 +396,17 @@ class TabularDataModule(LightningDataModule, ABC):
     def _is_built(self) -> bool:
         return bool(self._parts)
 
-    def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
+    @property
+    def _needs_rows(self) -> bool:
+        """Whether the rows of the split are needed once a checkpoint is restored."""
+        return True
+
+    def _build(self) -> None:
         table = self.read()
         self._check_related([name for name in table.columns if name != self.target])
         rows = split_rows(len(table), self.split, self.split_seed)
-        if encoder_state is None:
-            hidden = {self.target, *(self.related if self.remove_related else ())}
-            hidden |= set() if self.include_sensitive else {self.sensitive}
-            features = [name for name in table.columns if name not in hidden]
-            if self.membership is not None and is_column(self.membership):
-                check_column("membership", self.membership, features)
-                features.remove(self.membership)
-            self._encoder = self._fit_encoder(table[features].iloc[rows["train"].numpy()])
-            if self.sensitive is not None and not self.include_sensitive:
-                # S is legal on validation and test rows.
-                held_out = table.iloc[torch.cat([rows["val"], rows["test"]]).numpy()]
-                check_leakage(held_out[features], held_out[self.sensitive])
-        else:
-            self._encoder = TableEncoder.from_state(encoder_state)
+        if not (self.is_restored or self._is_built):
+            self._encoder = self._learn_encoder(table, rows)
         tensors = {
             "inputs": self._encoder.transform(table),
             "target": torch.tensor(table[self.target].to_numpy(dtype="float32")),
@@ -418,9 +429,6 @@ class TabularDataModule(LightningDataModule, ABC):
     def _add_membership(self, table: pd.DataFrame, inputs: Tensor, rows: Mapping[str, Tensor]) -> None:
         """Give the batches columns of membership, estimated now or restored from a checkpoint."""
         if self.membership is not None and self._membership is None:
-            is_present = is_column(self.membership) or Path(self.membership).is_file()
-            if self._may_be_restored and not is_present:
-                return
             train = table.iloc[rows["train"].numpy()]
             self._membership = MembershipColumns.make(self.membership, self, train)
             rank_zero_info(
@@ -434,6 +442,20 @@ class TabularDataModule(LightningDataModule, ABC):
         self._penalty_columns = PenaltyColumns(matrix, {"membership": list(range(matrix.shape[1]))})
         for name, chosen in rows.items():
             self._parts[name]["related"] = matrix[chosen]
+
+    def _learn_encoder(self, table: pd.DataFrame, rows: Mapping[str, Tensor]) -> TableEncoder:
+        hidden = {self.target, *(self.related if self.remove_related else ())}
+        hidden |= set() if self.include_sensitive else {self.sensitive}
+        features = [name for name in table.columns if name not in hidden]
+        if self.membership is not None and is_column(self.membership):
+            check_column("membership", self.membership, features)
+            features.remove(self.membership)
+        encoder = self._fit_encoder(table[features].iloc[rows["train"].numpy()])
+        if self.sensitive is not None and not self.include_sensitive:
+            # S is legal on validation and test rows.
+            held_out = table.iloc[torch.cat([rows["val"], rows["test"]]).numpy()]
+            check_leakage(held_out[features], held_out[self.sensitive])
+        return encoder
 
     def _fit_encoder(self, train: pd.DataFrame) -> TableEncoder:
         return TableEncoder.fit(train)
@@ -493,6 +515,11 @@ class TabularDataModule(LightningDataModule, ABC):
                 f"related: '{self.sensitive}' is the sensitive attribute, which is not an input of the "
                 "model; leave it out, or set include_sensitive to true"
             )
+
+
+@cache  # the seeds of a grid have one table
+def _print_once(line: str) -> None:
+    rank_zero_info(line)
 
 
 def text_as_categories(table: pd.DataFrame) -> pd.DataFrame:

@@ -25,7 +25,7 @@ Groups: TypeAlias = list[str] | Literal["all"]
 
 MISSING_VALUES = ("", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "<NA>")
 NUMERIC_TEXTS = b"fairrf_numeric_texts"  # key in the metadata of a Parquet file
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _SHOWN_VALUES = 3
 _MAX_CODES = 20  # up to this many distinct values may mix digits and letters, as grades and codes do
 _SHOWN_COLUMNS = 50
@@ -179,14 +179,14 @@ def numbers(name: str, column: pa.ChunkedArray, missing: Collection[str] = ()) -
             column = column.cast(pa.float64())
         except pa.ArrowInvalid:
             odd = column.drop_null()
-            odd = odd.filter(pc.invert(pc.match_substring_regex(odd, _NUMBER)))
+            odd = odd.filter(pc.invert(pc.match_substring_regex(odd, NUMBER)))
             raise InputError(_not_numbers(name, len(odd), odd.unique().to_pylist())) from None
     try:
         column = column.cast(pa.float64(), safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise InputError(f"column '{name}' is of type {column.type} and cannot become numbers") from None
     values: NDArray[np.float64] = column.to_numpy()
-    if infinite := int(np.isinf(values).sum()):
+    if infinite := np.count_nonzero(np.isinf(values)):
         raise InputError(
             f"column '{name}' has {infinite:,} infinite values: replace them by numbers, or leave these "
             "cells empty so that they count as missing"
@@ -238,16 +238,18 @@ class TextValues:
     def update(self, column: pa.ChunkedArray) -> None:
         """Add a block of the column."""
         values = _blank(column, self.missing).drop_null()
-        self._are_numbers = self._are_numbers and _are_numbers(values)
-        counts = pc.value_counts(values)
-        texts, rows = counts.field("values"), counts.field("counts").to_numpy()
-        odd = ~pc.match_substring_regex(texts, _NUMBER).to_numpy(zero_copy_only=False).astype(bool)
         self._rows += len(values)
-        self._odd_rows += int(rows[odd].sum())
         if len(self._distinct) <= _MAX_CODES:
-            self._distinct.update(texts.slice(0, 2 * _MAX_CODES).to_pylist())
-        if len(self._odd) < _SHOWN_VALUES:
-            self._odd |= dict.fromkeys(texts.filter(pa.array(odd)).slice(0, _SHOWN_VALUES).to_pylist())
+            self._distinct.update(values.unique().slice(0, 2 * _MAX_CODES).to_pylist())
+        try:
+            values.cast(pa.float64())
+        except pa.ArrowInvalid:
+            self._are_numbers = False
+            counts = pa.table(pc.value_counts(values).flatten(), ["text", "rows"])
+            odd = counts.filter(pc.invert(pc.match_substring_regex(counts["text"], NUMBER)))
+            self._odd_rows += pc.sum(odd["rows"], min_count=0).as_py()
+            if len(self._odd) < _SHOWN_VALUES:
+                self._odd |= dict.fromkeys(odd["text"].slice(0, _SHOWN_VALUES).to_pylist())
 
     def kind(self, name: str) -> Kind:
         """Return the kind of the column.
@@ -272,22 +274,11 @@ def _kind(name: str, column: pa.ChunkedArray, spec: TableSpec, *, typed: bool) -
         raise InputError(dates_advice(name))
     check_scalar_type(name, type_)
     if not typed and _is_text(type_):
-        # First the cheap check: counting the values of a column of numbers takes long.
-        values = _blank(column, spec.missing_values).drop_null()
-        if _are_numbers(values):
-            return "number"
-        found = TextValues()
-        found.update(values)
+        found = TextValues(spec.missing_values)
+        for block in column.chunks:
+            found.update(block)
         return found.kind(name)
     return "category" if pa.types.is_boolean(type_) or _is_text(type_) else "number"
-
-
-def _are_numbers(values: pa.ChunkedArray) -> bool:
-    try:
-        values.cast(pa.float64())
-    except pa.ArrowInvalid:
-        return False
-    return True
 
 
 def _blank(column: pa.ChunkedArray, missing: Collection[str]) -> pa.ChunkedArray:
@@ -416,11 +407,16 @@ def normalise_label(text: str) -> str:
 
 
 def labels(target: str, column: pd.Categorical, codes: Mapping[str, int]) -> NDArray[np.float32]:
-    """Return 0 or 1 for each row, NaN where the label is missing."""
-    values = [normalise_label(str(value)) for value in column.categories]
-    if unknown := [value for value in values if value not in codes]:
+    """Return 0 or 1 for each row, NaN where the label is missing; raise if there is another label."""
+    if unknown := [text for text in map(normalise_label, column.categories) if text not in codes]:
         raise InputError(
             f"target: '{target}' has the value '{unknown[0]}', but the model knows {', '.join(codes)} only"
         )
-    lookup: NDArray[np.float32] = np.array([*(codes[value] for value in values), np.nan], dtype=np.float32)
+    return known_labels(column, codes)
+
+
+def known_labels(column: pd.Categorical, codes: Mapping[str, int]) -> NDArray[np.float32]:
+    """Return 0 or 1 for each row, NaN where the label is missing or another one."""
+    values = [codes.get(normalise_label(text), np.nan) for text in column.categories]
+    lookup: NDArray[np.float32] = np.array([*values, np.nan], dtype=np.float32)
     return lookup.take(column.codes, mode="wrap")  # code -1, no label, takes the last entry

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 from torch import Tensor
 
-from fairrf_lightning.datamodules.columns import Kind, TableSpec, dates_advice
+from fairrf_lightning.datamodules.columns import NUMBER, Kind, TableSpec, dates_advice
 from fairrf_lightning.errors import InputError
 
 MISSING = "(missing)"
@@ -37,7 +37,9 @@ _STATE_TYPES: dict[str, type | tuple[type, ...]] = {
     "table_options": Mapping,
 }
 _DATE = re.compile(r"(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})([ T]\d.*)?")
+_OTHER_NUMBER = re.compile(r"[+-]?[$€£]? ?\d{1,3}([., ']?\d{3})*([.,]\d+)? ?[%$€£]?")  # 2.896,37 or 12 %
 _NOT_FINITE = "missing or infinite values: drop or fill them"
+_OUTSIDE = "numbers far outside the training range; correct them."
 _MAX_DISTINCT = 500_000
 _MAX_CERTAIN_CATEGORIES = 50  # a column with no more values holds categories, however few rows there are
 
@@ -95,21 +97,21 @@ class TableEncoder:
     @property
     def columns(self) -> list[str]:
         """Names of the encoded columns, such as ``age`` and ``relationship=Wife``."""
-        indicators = [f"{name}={MISSING}" for name in self.indicators]
-        dummies = [f"{name}={value}" for name, found in self.categories.items() for value in found]
-        return [*self.scales, *indicators, *dummies]
+        return [name if value is None else f"{name}={value}" for name, value in self._layout]
 
     @property
     def owners(self) -> dict[str, list[int]]:
         """Indices of the encoded columns of each feature."""
-        owners = {name: [index] for index, name in enumerate(self.scales)}
-        for index, name in enumerate(self.indicators, start=len(self.scales)):
+        owners: dict[str, list[int]] = {name: [] for name in self.kinds}
+        for index, (name, _) in enumerate(self._layout):
             owners[name].append(index)
-        start = len(self.scales) + len(self.indicators)
-        for name, found in self.categories.items():
-            owners[name] = list(range(start, start + len(found)))
-            start += len(found)
         return owners
+
+    @property
+    def _layout(self) -> list[tuple[str, str | None]]:
+        """Feature and category of each encoded column."""
+        numbers = [*((name, None) for name in self.scales), *((name, MISSING) for name in self.indicators)]
+        return [*numbers, *((name, value) for name, found in self.categories.items() for value in found)]
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -126,12 +128,12 @@ class TableEncoder:
         owners = self.owners
         if missing := [name for name in owners if name not in frame.columns]:
             raise InputError(f"the table lacks the columns {missing} that the encoding was made for")
-        mean, std = np.array(list(self.scales.values())).reshape(-1, 2).T
-        numbers = np.empty((len(frame), len(mean) + len(self.indicators)), dtype=np.float32)
-        with np.errstate(over="ignore"):  # checked in the next line
-            numbers[:, : len(mean)] = (_numbers(frame, list(self.scales), self.fills) - mean) / std
-        outside = "numbers far outside the training range; correct them."
-        _check_finite(numbers[:, : len(mean)], list(self.scales), outside)
+        numbers = np.empty((len(frame), len(self.scales) + len(self.indicators)), dtype=np.float32)
+        for name, (mean, std) in self.scales.items():
+            values = _filled(frame[name], self.fills.get(name))
+            with np.errstate(over="ignore"):  # checked in the next line
+                numbers[:, owners[name][0]] = (values - mean) / std
+            _check_finite(numbers[:, owners[name][0]], name, _OUTSIDE)
         for name in self.indicators:
             numbers[:, owners[name][1]] = frame[name].isna()
         columns = np.empty((len(frame), len(self.categories)), dtype=np.int32)
@@ -198,21 +200,18 @@ def _damaged(what: str) -> InputError:
     )
 
 
-def _numbers(frame: pd.DataFrame, names: list[str], fills: Mapping[str, float]) -> NDArray[np.float64]:
-    """Return columns as float64, with missing numbers filled; raise if any remain."""
-    values: NDArray[np.float64] = frame[names].to_numpy(dtype=np.float64, na_value=np.nan)
-    if fills and np.isnan(values).any():
-        values = np.where(np.isnan(values), [fills.get(name, np.nan) for name in names], values)
-    _check_finite(values, names, _NOT_FINITE)
+def _filled(column: pd.Series[Any], fill: float | None) -> NDArray[np.float64]:
+    """Return a column as float64, with missing numbers filled; raise if any remain."""
+    values: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    if fill is not None and (missing := np.isnan(values)).any():
+        values = np.where(missing, fill, values)
+    _check_finite(values, column.name, _NOT_FINITE)
     return values
 
 
-def _check_finite(values: NDArray[np.floating[Any]], names: list[str], problem: str) -> None:
-    if np.isfinite(values).all():
-        return
-    for name, bad in zip(names, (~np.isfinite(values)).sum(axis=0), strict=True):
-        if bad:
-            raise InputError(f"column '{name}' has {bad} {problem}")
+def _check_finite(values: NDArray[np.floating[Any]], name: object, problem: str) -> None:
+    if bad := len(values) - np.count_nonzero(np.isfinite(values)):
+        raise InputError(f"column '{name}' has {bad} {problem}")
 
 
 def _codes(column: pd.Series[Any], categories: list[str], first: int) -> NDArray[np.int32]:
@@ -292,7 +291,7 @@ class EncoderFit:
         for name, numbers in self.numbers.items():
             values = frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
             if self.spec.missing == "drop":
-                _check_finite(values[:, np.newaxis], [name], _NOT_FINITE)
+                _check_finite(values, name, _NOT_FINITE)
             else:
                 numbers.sample(values if sampled is None else values[sampled])
             numbers.update(values)
@@ -312,7 +311,14 @@ class EncoderFit:
         self._report_empty({*self.numbers, *self.counts} - {*numbers, *counts}, related)
         for name, found in counts.items():
             if name not in self.spec.categorical and name != self.spec.sensitive:
-                _check_dates_and_identifiers(name, found)
+                _check_categories(name, found)
+        fixed = {name for name, found in numbers.items() if found.low == found.high and not found.missing}
+        fixed |= {name for name, found in counts.items() if len(found) == 1 and not self.missing[name]}
+        for name in sorted(fixed & set(related)):
+            rank_zero_info(
+                f"Data: related column '{name}' has the same value in all training rows, so the penalty "
+                "cannot act on it."
+            )
         kept = {name: self._kept(found) for name, found in counts.items()}
         _report_folded({name: (len(counts[name]) - len(kept[name]), len(counts[name])) for name in counts})
         with_missing = self.spec.missing == "indicator"
@@ -342,10 +348,17 @@ class EncoderFit:
             rank_zero_info(f"Data: columns without a value are left out: {', '.join(sorted(names))}.")
 
 
-def _check_dates_and_identifiers(name: str, counts: Counter[str]) -> None:
+def _check_categories(name: str, counts: Counter[str]) -> None:
+    """Raise if the values are dates, numbers in another notation, free text or identifiers."""
     dates = sum(_DATE.fullmatch(text) is not None for text in counts)
     if dates >= 0.95 * len(counts):
         raise InputError(dates_advice(name))
+    odd = [text for text in counts if not re.fullmatch(NUMBER, text)]
+    if odd and all(_OTHER_NUMBER.fullmatch(text) for text in odd):
+        raise InputError(
+            f"column '{name}' has numbers such as '{odd[0]}': write them with a decimal point and without "
+            "units or other signs, or name the column in categorical or drop"
+        )
     rows = counts.total()
     if len(counts) > _MAX_CERTAIN_CATEGORIES and 2 * len(counts) > rows:
         raise InputError(_identifier_advice(name, f"{len(counts):,} distinct values in {rows:,} rows"))

@@ -45,6 +45,7 @@ _DENIED = (
     "UNAUTHENTICATED",
     "OAUTH2",
 )
+_STORAGE_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OSError, ImportError, ValueError)
 _NO_SUPPORT = ("without", "not built with", "Unable to load", "Install ", "Protocol not known")
 
 
@@ -81,6 +82,7 @@ class ParquetDirectory:
         self.is_remote = is_address(self.path)
         self._schemas: dict[str, pa.Schema] = {}
         self._versions: dict[str, Any] = {}
+        self._storage_errors = _STORAGE_ERRORS
         if self.is_remote and (address := urlsplit(self.path)).password is not None:
             raise InputError(
                 f"path: the address of {address.hostname} holds a secret, which checkpoints would keep. "
@@ -197,6 +199,7 @@ class ParquetDirectory:
         except pa.ArrowInvalid:  # an address that Arrow does not know
             from fsspec.core import url_to_fs  # noqa: PLC0415 - seldom needed
 
+            self._storage_errors = (Exception,)  # each of its storages raises errors of its own
             try:
                 found, root = url_to_fs(address)
             except ValueError as error:
@@ -266,7 +269,7 @@ class ParquetDirectory:
             yield
         except InputError:
             raise
-        except (pa.ArrowException, OSError, ImportError, ValueError) as error:
+        except self._storage_errors as error:
             # pyarrow calls a file in GCS that it cannot open closed, without the reason.
             ours = isinstance(error, ValueError) and not isinstance(error, pa.ArrowException)
             if ours and "closed file" not in str(error):
@@ -278,10 +281,10 @@ def _is_parquet(file: PurePosixPath) -> bool:
     return file.suffix == ".parquet" and not any(part[0] in "._" for part in file.parts)
 
 
-def parts_of_rows(group: RowGroup, seed: int, split: SplitShares) -> NDArray[np.int64]:
+def parts_of_rows(group: RowGroup, seed: int, split: SplitShares) -> NDArray[np.int8]:
     """Return 0, 1 or 2 for the rows of a row group: train, val or test."""
     uniform, train, val = uniform_of_rows(seed, group), split[0], split[0] + split[1]
-    return (uniform >= train).astype(np.int64) + (uniform >= val)
+    return np.add(uniform >= train, uniform >= val, dtype=np.int8)
 
 
 def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:
@@ -291,13 +294,15 @@ def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:
     """
     digest = hashlib.sha256(f"{seed} {group.file}".encode()).digest()
     key = np.uint64(int.from_bytes(digest[:8], "little"))
-    rows = np.arange(group.first_row, group.first_row + group.num_rows, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        mixed = (rows + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    mixed = np.arange(group.first_row + 1, group.first_row + 1 + group.num_rows, dtype=np.uint64)
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    mixed += key
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        mixed ^= mixed >> np.uint64(shift)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    mixed >>= np.uint64(11)
+    return mixed * 2.0**-53
 
 
 def _explanation(what: str, error: Exception, *, is_remote: bool) -> str:

@@ -415,15 +415,10 @@ def _slice(rows: Rows, start: int, stop: int) -> Rows:
 
 
 def _shuffled(blocks: list[Rows], generator: torch.Generator) -> Rows:
-    """Return the rows of all blocks in a random order; each is copied once."""
-    order = torch.randperm(sum(map(_length, blocks)), generator=generator)
-    places = torch.split_with_sizes(order, [_length(block) for block in blocks])
-    mixed = {}
-    for key, tensor in blocks[0].items():
-        mixed[key] = tensor.new_empty(len(order), *tensor.shape[1:])
-        for block, place in zip(blocks, places, strict=True):
-            mixed[key].index_copy_(0, place, block[key])
-    return mixed
+    """Return the rows of all blocks in a random order."""
+    places = torch.randperm(sum(map(_length, blocks)), generator=generator)
+    order = torch.empty_like(places).scatter_(0, places, torch.arange(len(places)))
+    return {key: torch.cat([block[key] for block in blocks]).index_select(0, order) for key in blocks[0]}
 
 
 def prefetched(items: Iterator[T]) -> Iterator[T]:

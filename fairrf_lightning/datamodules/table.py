@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -27,13 +26,13 @@ from fairrf_lightning.datamodules.columns import (
     check_group_names,
     check_trained_columns,
     infer_kinds,
+    known_labels,
     label_codes,
     labels,
     make_frame,
-    normalise_label,
 )
 from fairrf_lightning.datamodules.download import RemoteFile, fetch
-from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder, check_state
+from fairrf_lightning.datamodules.encoding import OTHER, TableEncoder
 from fairrf_lightning.datamodules.files import RawTable, read_file
 from fairrf_lightning.datamodules.leakage import protected_inputs_notice
 from fairrf_lightning.datamodules.loader import EpochBatches, Order, TensorBatches
@@ -138,8 +137,7 @@ class TableDataModule(TabularDataModule):
         self.shuffle_buffer, self.num_workers = shuffle_buffer, num_workers
         self._label_codes: dict[str, int] | None = None
         self._checksum = ""
-        self._unseen: str | None = None
-        self._is_waiting = False
+        self._noted: list[str] = []
         self._stream: StreamedTable | None = None
 
     @property
@@ -163,16 +161,6 @@ class TableDataModule(TabularDataModule):
             return PurePosixPath(urlsplit(self.path).path).name or self.path
         return Path(self.path).resolve().name
 
-    def setup(self, stage: str | None = None) -> None:
-        """Read, split and encode the table, once."""
-        # A checkpoint, which may know all about the columns, is restored after this.
-        self._is_waiting = stage not in (None, "fit") and not self._is_built
-        if not self._is_waiting:
-            is_new = not self._is_built
-            super().setup(stage)
-            for notice in self.notices() if is_new else []:
-                _print_once(f"Data: {notice}")
-
     def read(self) -> pd.DataFrame:
         """Return the rows of the file that have a label: the target as 0/1, the inputs and S."""
         raw = self._read_file()
@@ -191,7 +179,7 @@ class TableDataModule(TabularDataModule):
         """Return notes for the user on the table and the inputs of the model."""
         named = {self.sensitive, *self.related}
         notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
-        return [line for line in (self._other_table(), self._unseen, notice) if line is not None]
+        return [line for line in (self._other_table(), *self._noted, notice) if line is not None]
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
@@ -219,7 +207,7 @@ class TableDataModule(TabularDataModule):
             return self._streamed(stream, "all", ("inputs", "row"), self.eval_batch_size, self._order())
         raw = self._read_file()
         self._note_if_trained_on(raw.checksum)
-        tensors, self._unseen = _rows_to_predict(raw, spec, self.encoder)
+        tensors, self._noted = _rows_to_predict(raw, spec, self.encoder)
         return TensorBatches(tensors, self.eval_batch_size, **self._order())
 
     def known_columns(self, rows: NDArray[np.int64]) -> pd.DataFrame:
@@ -231,26 +219,13 @@ class TableDataModule(TabularDataModule):
         roles = [name for name in named if name is not None and name in raw.table.column_names]
         frame = make_frame(raw.table, dict.fromkeys(roles, "category"), self.spec).iloc[rows]
         frame = frame.reset_index(drop=True)
-        known = {}
+        known: dict[str, Any] = {}
         if self.target in frame and self._label_codes is not None:
-            codes = frame[self.target].astype("object").map(str, na_action="ignore")
-            codes = codes.map(normalise_label, na_action="ignore").map(self._label_codes)
-            known = {"target": codes.astype(int)} if codes.notna().all() else {}
+            codes = known_labels(frame[self.target].array, self._label_codes)
+            known = {} if np.isnan(codes).any() else {"target": codes.astype(int)}
         if self.sensitive in frame:
             known[str(self.sensitive)] = frame[self.sensitive].astype("object")
         return pd.DataFrame(known, index=range(len(rows)))
-
-    @property
-    def encoder(self) -> TableEncoder:
-        """The encoding, learned from the training rows."""
-        return TableEncoder.from_state(self._loaded["encoder"]) if self._loaded else super().encoder
-
-    @property
-    def num_groups(self) -> int:
-        """Number of groups of S that are compared; metrics that are not reported are made for two."""
-        if self._is_waiting:
-            raise AttributeError("not known before the checkpoint is restored")
-        return len(self.group_names) or 2
 
     @property
     def split_sizes(self) -> dict[str, int]:
@@ -273,29 +248,26 @@ class TableDataModule(TabularDataModule):
             "label_codes": self._label_codes,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore columns, split and encoding of the checkpoint; to predict, read no rows yet."""
-        self._is_waiting = False
-        if self._is_built and state_dict == self.state_dict():
-            super().load_state_dict(state_dict)
-            return
-        check_state(state_dict)
+    def _restore_options(self, state_dict: Mapping[str, Any]) -> None:
+        super()._restore_options(state_dict)
         self.spec = self.spec.restored(state_dict)
         self.target, self.sensitive = state_dict["target"], self.spec.sensitive
-        self._loaded, self._label_codes = state_dict, state_dict["label_codes"]
-        if self.trainer is None or not self.trainer.predicting:
-            # S may have been an input without being named as such
-            seen = self.sensitive in self.encoder.owners
-            super().load_state_dict(state_dict | {"include_sensitive": seen})
+        self._label_codes = state_dict["label_codes"]
+        # S may have been an input without being named as such.
+        self.include_sensitive = self.sensitive in self.encoder.owners
+
+    @property
+    def _needs_rows(self) -> bool:
+        return self.trainer is None or not self.trainer.predicting
 
     @property
     def _is_built(self) -> bool:
         return super()._is_built or self._stream is not None
 
-    def _build(self, encoder_state: Mapping[str, Any] | None = None) -> None:
+    def _build(self) -> None:
         if not self.is_streamed:
-            super()._build(encoder_state)
-        elif self._loaded is not None and encoder_state is not None:
+            super()._build()
+        elif self._loaded is not None:
             self._stream = StreamedTable.restore(self.path, self.spec, self._loaded)
         elif self._methods:
             raise InputError(
@@ -340,6 +312,11 @@ class TableDataModule(TabularDataModule):
         features = list(kinds)
         kinds |= {name: "category" for name in (spec.target, spec.sensitive, *also) if name is not None}
         frame = make_frame(raw.table, kinds, spec)
+        self._noted = [
+            f"column '{name}' numbers the rows, and is an input of the model. To leave it out: data.drop."
+            for name in features
+            if kinds[name] == "number" and frame[name].diff().iloc[1:].eq(1).all() and len(frame) > 1
+        ]
         kept = spec.kept_rows(frame, features, labelled=True, report=True)
         return frame[kept].reset_index(drop=True)
 
@@ -385,11 +362,6 @@ class TableDataModule(TabularDataModule):
             )
 
 
-@cache  # the seeds of a grid have one table
-def _print_once(line: str) -> None:
-    rank_zero_info(line)
-
-
 def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str | None:
     """Return the path if there is one; raise unless exactly one of ``path`` and ``url`` is given."""
     if (path is None) == (url is None):
@@ -413,17 +385,18 @@ def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str 
 
 def _rows_to_predict(
     raw: RawTable, spec: TableSpec, encoder: TableEncoder
-) -> tuple[dict[str, Tensor], str | None]:
-    """Return the encoded inputs of all rows with their numbers, and a notice about their categories."""
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the encoded inputs of all rows with their numbers, and notices about their categories."""
     check_trained_columns(encoder.kinds, raw.table.column_names)
     frame = make_frame(raw.table, encoder.kinds, spec)
     kept = spec.kept_rows(frame, list(encoder.kinds), labelled=False, report=True)
     rows = frame[kept]
     tensors = {"inputs": encoder.transform(rows), "row": torch.from_numpy(kept.nonzero()[0])}
     if not (unseen := encoder.unseen(rows)):
-        return tensors, None
+        return tensors, []
     found = ", ".join(f"'{name}' in {count:,}" for name, count in unseen.items())
-    return tensors, (
+    notice = (
         f"categories that were rare or absent in training: {found} of {len(rows):,} rows. The model treats "
         f"them as {OTHER} if training had such rows, else as no category."
     )
+    return tensors, [notice]

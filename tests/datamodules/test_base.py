@@ -180,6 +180,13 @@ def test_too_few_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         PeopleDataModule().setup()
 
 
+@pytest.fixture
+def state() -> dict[str, Any]:
+    data = SyntheticDataModule(n_rows=200, seed=0)
+    data.setup("fit")
+    return copy.deepcopy(data.state_dict())
+
+
 def _lacks_a_column(encoder: dict[str, Any]) -> None:
     del encoder["scales"]["income"]
 
@@ -189,18 +196,32 @@ def _has_an_indicator(encoder: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("damage", [_lacks_a_column, _has_an_indicator])
-def test_encoder_that_makes_other_inputs_is_refused(damage: Callable[[dict[str, Any]], None]) -> None:
-    data = SyntheticDataModule(n_rows=200, seed=0)
-    data.setup("fit")
-    state = copy.deepcopy(data.state_dict())
+def test_encoder_that_makes_other_inputs_is_refused(
+    state: dict[str, Any], damage: Callable[[dict[str, Any]], None]
+) -> None:
     damage(state["encoder"])
     with pytest.raises(InputError, match=r"its encoder makes \d input columns that are not the 6"):
         SyntheticDataModule(n_rows=200, seed=0).load_state_dict(state)
 
 
 @pytest.mark.parametrize("damage", [{"columns": None}, {"related": [1]}, {"seed": "0"}, {"split": {}}])
-def test_a_value_of_another_type_is_refused(damage: dict[str, Any]) -> None:
+def test_a_value_of_another_type_is_refused(state: dict[str, Any], damage: dict[str, Any]) -> None:
     data = SyntheticDataModule(n_rows=200, seed=0)
-    data.setup("fit")
     with pytest.raises(InputError, match=f"data is damaged: {next(iter(damage))} = "):
-        SyntheticDataModule(n_rows=200, seed=0).load_state_dict(data.state_dict() | damage)
+        data.load_state_dict(state | damage)
+    assert not data.is_restored
+
+
+def test_a_table_is_read_once_when_a_checkpoint_is_tested(
+    checkpoint: tuple[Path, PeopleDataModule], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[pd.DataFrame] = []
+    read = PeopleDataModule.read
+
+    def counted(self: PeopleDataModule) -> pd.DataFrame:
+        tables.append(read(self))
+        return tables[-1]
+
+    monkeypatch.setattr(PeopleDataModule, "read", counted)
+    trainer(tmp_path).test(Noting(), datamodule=PeopleDataModule(), ckpt_path=checkpoint[0], verbose=False)
+    assert len(tables) == 1

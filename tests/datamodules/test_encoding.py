@@ -6,10 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.preprocessing import (
-    OneHotEncoder,
-    StandardScaler,
-)
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fairrf_lightning.datamodules.encoding import TableEncoder
 from fairrf_lightning.errors import InputError
@@ -42,21 +39,20 @@ def test_equals_scikit_learn() -> None:
 
 def test_owners_match_exact_names_only() -> None:
     # "age" is a part of the names "language" and "age=group", and "occupation" holds "manager"
-    frame = pd.DataFrame(
-        {
-            "language": ["en", "fr"],
-            "age": [1, 2],
-            "age=group": ["a", "b"],
-            "occupation": ["manager"] * 2,
-        }
-    )
+    columns = {
+        "language": ["en", "fr"],
+        "age": [1, 2],
+        "age=group": ["a", "b"],
+        "occupation": ["manager"] * 2,
+    }
+    frame = pd.DataFrame(columns)
     encoder = TableEncoder.fit(frame)
     assert encoder.owners["age"] == [encoder.columns.index("age")]
-    assert [encoder.columns[i] for i in encoder.owners["language"]] == [
-        "language=en",
-        "language=fr",
-    ]
-    assert [encoder.columns[i] for i in encoder.owners["occupation"]] == ["occupation=manager"]
+    for name, expected in (
+        ("language", ["language=en", "language=fr"]),
+        ("occupation", ["occupation=manager"]),
+    ):
+        assert [encoder.columns[i] for i in encoder.owners[name]] == expected
     assert sorted(i for owned in encoder.owners.values() for i in owned) == list(range(6))
 
 
@@ -81,12 +77,9 @@ def test_categorical_type_keeps_categories_without_rows() -> None:
 
 
 def test_table_without_numbers_or_without_categories() -> None:
-    assert TableEncoder.fit(pd.DataFrame({"c": ["a"]})).transform(pd.DataFrame({"c": ["a"]})).tolist() == [
-        [1.0]
-    ]
-    assert TableEncoder.fit(pd.DataFrame({"x": [1, 3]})).transform(pd.DataFrame({"x": [5]})).tolist() == [
-        [3.0]
-    ]
+    for known, new, expected in (({"c": ["a"]}, {"c": ["a"]}, 1.0), ({"x": [1, 3]}, {"x": [5]}, 3.0)):
+        encoder = TableEncoder.fit(pd.DataFrame(known))
+        assert encoder.transform(pd.DataFrame(new)).tolist() == [[expected]]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

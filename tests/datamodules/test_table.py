@@ -62,6 +62,19 @@ def trainer(folder: Path, **options: Any) -> Trainer:
     return quiet_trainer(default_root_dir=folder, num_sanity_val_steps=0, log_every_n_steps=1, **options)
 
 
+def trained(folder: Path, data: TableDataModule, epochs: int = 1) -> Path:
+    fit = trainer(folder, max_epochs=epochs)
+    fit.fit(FairRFModule(eta=0.3), datamodule=data)
+    fit.save_checkpoint(folder / "last.ckpt")
+    return folder / "last.ckpt"
+
+
+def evaluated(folder: Path, checkpoint: Path, data: TableDataModule) -> dict[str, Tensor]:
+    model, test = FairRFModule.load_from_checkpoint(checkpoint), trainer(folder)
+    test.test(model, datamodule=data, ckpt_path=checkpoint, verbose=False)
+    return test.callback_metrics
+
+
 @pytest.fixture(autouse=True)
 def _say_what_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="lightning.pytorch")
@@ -227,6 +240,12 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
             {"pay": [*map(str, range(399)), "unknown"]},
             "'pay' has 1 values that are no numbers, such as 'unknown': name th",
         ),
+        (
+            {"pay": ["1,5", "2", "2.500,75"] * 133 + ["3"]},
+            "'pay' has numbers such as '1,5': write them with a d",
+        ),
+        ({"pay": ["12 %", "7.5%"] * 200}, "'pay' has numbers such as '12 %'"),
+        ({"pay": ["$1,500.50", "$3"] * 200}, "'pay' has numbers such as '"),
         ({"pay": [1.0] * 399 + [np.inf]}, "'pay' has 1 infinite values"),
         ({"pay": [1e308, -1e308] * 200}, "'pay' has numbers too large"),
     ],
@@ -236,6 +255,23 @@ def test_unusable_column_is_refused_with_advice(
 ) -> None:
     with pytest.raises(InputError, match=message):
         table(write(people().assign(**columns), tmp_path))
+
+
+@pytest.mark.parametrize("values", [["1", "2", "A"], ["18-25", "26-40"], ["01067-1", "2"], ["1.2.3", "1.2"]])
+def test_codes_with_signs_are_categories(tmp_path: Path, values: list[str]) -> None:
+    data = table(write(people().assign(code=np.resize(values, 400)), tmp_path))
+    assert data.encoder.categories["code"] == sorted(values)
+
+
+def test_columns_that_carry_nothing_are_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frame = people().assign(id=range(7, 407), order=np.arange(400) // 2, five=5, word="x")
+    for name in ("p.csv", "p.parquet"):
+        data = table(write(frame, tmp_path, name), related=["age", "five", "word"])
+        notice = "column 'id' numbers the rows, and is an input of the model. To leave it out: data.drop."
+        assert data.notices() == [notice]
+    for name in ("five", "word"):
+        assert f"related column '{name}' has the same value in all training rows" in caplog.text
+    assert "'age' has the same value" not in caplog.text
 
 
 def test_typed_dates_and_lists_are_refused(tmp_path: Path) -> None:
@@ -269,11 +305,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     frame = people().astype({"age": "float"})
     frame.loc[:39, "age"] = np.nan
-    data = table(write(frame, folder), categorical=["zip"])
-    fit = trainer(folder, max_epochs=2)
-    fit.fit(FairRFModule(eta=0.3), datamodule=data)
-    fit.save_checkpoint(folder / "last.ckpt")
-    return folder / "last.ckpt"
+    return trained(folder, table(write(frame, folder), categorical=["zip"]), epochs=2)
 
 
 def predict(path: str, checkpoint: Path, folder: Path) -> dict[str, Tensor]:
@@ -310,25 +342,26 @@ def test_prediction_without_an_encoding_is_refused(checkpoint: Path, tmp_path: P
         trainer(tmp_path).predict(model, datamodule=data)
 
 
-def test_prediction_of_an_absurd_number_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'age' has 10 numbers far outside the training range"):
-        predict(write(people(10).assign(age=1e300), tmp_path), checkpoint, tmp_path)
-
-
-def test_prediction_names_lacking_columns(checkpoint: Path, tmp_path: Path) -> None:
-    new = people(10).rename(columns={"town": "twon"})
-    with pytest.raises(InputError, match="there is no column 'town'; did you mean 'twon'"):
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        (people(10).assign(age=1e300), "'age' has 10 numbers far outside the training range"),
+        (people(10).rename(columns={"town": "twon"}), "there is no column 'town'; did you mean 'twon'"),
+    ],
+)
+def test_rows_that_cannot_be_predicted(
+    checkpoint: Path, tmp_path: Path, new: pd.DataFrame, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
         predict(write(new, tmp_path), checkpoint, tmp_path)
 
 
 def test_prediction_after_dropping_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fit, data = trainer(tmp_path, max_epochs=1), table(write(people(), tmp_path), missing="drop")
-    fit.fit(FairRFModule(eta=0.3), datamodule=data)
-    fit.save_checkpoint(tmp_path / "last.ckpt")
+    checkpoint = trained(tmp_path, table(write(people(), tmp_path), missing="drop"))
     new = people(10).astype({"age": "float"})
     new.loc[3, "age"] = np.nan
     caplog.clear()
-    found = predict(write(new, tmp_path), tmp_path / "last.ckpt", tmp_path)
+    found = predict(write(new, tmp_path), checkpoint, tmp_path)
     assert found["row"].tolist() == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert "1 rows are left out, as they have a missing value" in caplog.text
 
@@ -336,41 +369,28 @@ def test_prediction_after_dropping_rows(tmp_path: Path, caplog: pytest.LogCaptur
 def test_checkpoint_knows_the_columns_for_testing(checkpoint: Path, tmp_path: Path) -> None:
     assert torch.load(checkpoint, weights_only=True)["TableDataModule"]["label_codes"] == {"no": 0, "yes": 1}
     data = TableDataModule(str(checkpoint.parent / "people.csv"))
-    test = trainer(tmp_path)
-    test.test(
-        FairRFModule.load_from_checkpoint(checkpoint), datamodule=data, ckpt_path=checkpoint, verbose=False
-    )
-    assert "test_dp_gap" in test.callback_metrics
-    trained = table(str(checkpoint.parent / "people.csv"), categorical=["zip"])
-    assert data.state_dict() == trained.state_dict()
+    assert "test_dp_gap" in evaluated(tmp_path, checkpoint, data)
+    same = table(str(checkpoint.parent / "people.csv"), categorical=["zip"])
+    assert data.state_dict() == same.state_dict()
 
 
 def test_another_table_is_tested_with_a_warning(checkpoint: Path, tmp_path: Path) -> None:
     data = TableDataModule(write(people(seed=5), tmp_path))
-    model = FairRFModule.load_from_checkpoint(checkpoint)
     with pytest.warns(UserWarning, match="not the table that the checkpoint was trained on"):
-        trainer(tmp_path).test(model, datamodule=data, ckpt_path=checkpoint, verbose=False)
+        evaluated(tmp_path, checkpoint, data)
     assert data.split_sizes == {"train": 200, "val": 80, "test": 120}
 
 
 def test_another_target_than_trained_is_refused(checkpoint: Path, tmp_path: Path) -> None:
     data = TableDataModule(write(people(), tmp_path), target="town")
     with pytest.raises(InputError, match="trained for 'hired'"):
-        trainer(tmp_path).test(
-            FairRFModule.load_from_checkpoint(checkpoint), datamodule=data, ckpt_path=checkpoint
-        )
+        evaluated(tmp_path, checkpoint, data)
 
 
 def test_s_may_be_named_after_training(tmp_path: Path) -> None:
-    data = table(write(people(), tmp_path), sensitive=None, drop=["sex"])
-    fit = trainer(tmp_path, max_epochs=1)
-    fit.fit(FairRFModule(eta=0.3), datamodule=data)
-    fit.save_checkpoint(tmp_path / "last.ckpt")
+    checkpoint = trained(tmp_path, table(write(people(), tmp_path), sensitive=None, drop=["sex"]))
     audited = TableDataModule(str(tmp_path / "people.csv"), sensitive="sex")
-    model = FairRFModule.load_from_checkpoint(tmp_path / "last.ckpt")
-    test = trainer(tmp_path)
-    test.test(model, datamodule=audited, ckpt_path=tmp_path / "last.ckpt", verbose=False)
-    assert "test_dp_gap" in test.callback_metrics
+    assert "test_dp_gap" in evaluated(tmp_path, checkpoint, audited)
     assert not audited.include_sensitive
 
 
@@ -397,15 +417,10 @@ def test_copy_of_s_is_refused(tmp_path: Path) -> None:
 
 def test_more_groups_may_be_audited_than_trained_with(tmp_path: Path) -> None:
     data = table(write(people(), tmp_path), sensitive=None, drop=["sex"], categorical=["zip"])
-    fit = trainer(tmp_path, max_epochs=1)
-    fit.fit(FairRFModule(eta=0.3), datamodule=data)
-    fit.save_checkpoint(tmp_path / "last.ckpt")
-    model = FairRFModule.load_from_checkpoint(tmp_path / "last.ckpt")
+    checkpoint = trained(tmp_path, data)
     for groups, number in ((None, 3), (["01", "03"], 2)):
         audited = TableDataModule(str(tmp_path / "people.csv"), sensitive="zip", groups=groups)
-        test = trainer(tmp_path)
-        test.test(model, datamodule=audited, ckpt_path=tmp_path / "last.ckpt", verbose=False)
-        assert "test_dp_gap" in test.callback_metrics
+        assert "test_dp_gap" in evaluated(tmp_path, checkpoint, audited)
         assert audited.num_groups == number
         assert audited.include_sensitive
 

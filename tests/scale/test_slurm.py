@@ -16,7 +16,8 @@ from benchmarks.hosts import Host, why_impossible
 from tests.reliability.runs import QUIET, SMALL, TRAIN, assert_same_run
 from tests.scale.conftest import EPOCHS, LAST, assert_resumed_as, copy_last, wait_for_checkpoint
 
-_MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if shutil.which(name) is None]
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
+_MISSING = [name for name in _PROGRAMS if shutil.which(name) is None]
 WHY_NOT = (
     f"needs the programs {', '.join(_MISSING)} (apt-get install slurm-wlm munge)"
     if _MISSING
