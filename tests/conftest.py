@@ -18,6 +18,7 @@ torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 Refused: TypeAlias = Callable[[str | Sequence[str]], str]
+Output: TypeAlias = Callable[[str], str]
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,18 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
         subcommand, *options = command.split()
         trains = subcommand in ("fit", "validate", "test", "predict")
         main([subcommand, *(quiet if trains else []), *options])
+
+    return run
+
+
+@pytest.fixture
+def output(cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> Output:
+    """Run a command and return what it printed to standard output."""
+
+    def run(command: str) -> str:
+        capsys.readouterr()
+        cli(command)
+        return capsys.readouterr().out
 
     return run
 
