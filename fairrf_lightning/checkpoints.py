@@ -21,7 +21,7 @@ from lightning.fabric.utilities.cloud_io import _is_local_file_protocol
 from lightning.pytorch.cli import LRSchedulerTypeTuple
 from torch import Tensor
 
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, first_line
 from fairrf_lightning.files import replacing
 
 _T = TypeVar("_T", int, float, bool)
@@ -122,8 +122,7 @@ def load_checkpoint(path: str | Path, option: str = "", content: bytes | None = 
     except InputError:
         raise
     except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise InputError(f"{name}: this is not a readable checkpoint ({reason})") from error
+        raise InputError(f"{name}: this is not a readable checkpoint ({first_line(error)})") from error
     _check_parts(checkpoint, name)
     return dict(checkpoint)
 
@@ -272,10 +271,9 @@ def restoring(path: str | None, option: str = "--ckpt_path ") -> Iterator[None]:
             if str(path) in str(error):
                 raise
             raise InputError(f"{option}{path}: {error}") from error
-        reason = (str(error).splitlines() or [""])[0]
         raise InputError(
             f"{option}{path}: the checkpoint does not fit this model and data "
-            f"({type(error).__name__}: {reason}).\n"
+            f"({type(error).__name__}: {first_line(error)}).\n"
             "Give the options that it was trained with; if they are right, the file is damaged."
         ) from error
 

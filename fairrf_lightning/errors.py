@@ -41,9 +41,13 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     "did you mean 'adult'? Choices: adult, compas"
     """
     choices = list(choices)
-    near = get_close_matches(name, choices, n=2, cutoff=0.5)
-    question = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return f"{question}Choices: {', '.join(choices)}"
+    return f"{nearest(name, choices)}Choices: {', '.join(choices)}"
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return the nearest choices as a question with a space behind it, or an empty text."""
+    near = get_close_matches(name, list(choices), n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:

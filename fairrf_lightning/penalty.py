@@ -27,15 +27,16 @@ from fairrf_lightning.functional import (
     weighted_covariances,
 )
 from fairrf_lightning.related import (
-    MISSING_ADVICE,
     Categorical,
     Columns,
     Declared,
     by_number,
     check_codes,
     check_declared,
+    check_known_rows,
+    check_means,
+    check_spreads,
     check_values,
-    column_text,
     encode,
     names_in,
     numbers_of,
@@ -49,7 +50,6 @@ UPDATE_INTERVAL = 50  # default number of optimiser steps between updates of lam
 _MAX_PENDING = 64
 _CHECKED_BATCHES = 10  # at the start of a fit, for predictions and columns that are not what they seem
 _WIDE = (torch.float32, torch.float64)
-_SPREADS = (0.1, 10.0)  # of a column, between which the kernel of "hsic" is of use
 
 
 class _GatherRanks(torch.autograd.Function):
@@ -521,32 +521,14 @@ class RelatedFeaturePenalty(nn.Module):
                 )
 
     def _check_columns(self, inputs: Tensor) -> None:
-        self.check_inputs(inputs)
-        if self.missing == "skip":
-            self._check_known_rows(self.related_columns(inputs))
-        if message := check_codes(inputs, self.related):
-            warnings.warn(message, stacklevel=4)
-        if self.frequencies is None or inputs.shape[-2] < 2:
-            return
         related = self.related_columns(inputs)
-        spread = related.float().std(-2).reshape(-1, related.shape[-1]).amax(0)
-        outside = (spread > _SPREADS[1]) | ((spread < _SPREADS[0]) & (spread > 0))
-        if bool(outside.any()):
-            place = int(outside.nonzero()[0])
-            warnings.warn(
-                f"statistic='hsic': the related column {int(self.columns[place])} has a standard deviation "
-                f"of {spread[place].item():.3g}, and the kernel's width is 1. Standardise the columns.",
-                stacklevel=4,
-            )
-
-    def _check_known_rows(self, related: Tensor) -> None:
-        known = related.isfinite()
-        if len(known) and not bool(known.all(-1).any()):
-            column = column_text(self.related, int(known.sum(-2).argmin()))
-            raise InputError(
-                f"{column}: with missing='skip' no row of the first batch is left for the penalty. Leave "
-                "this feature out, or fill in its values."
-            )
+        if self.missing == "skip":
+            check_known_rows(related, self.related)
+        found = [check_codes(inputs, self.related)]
+        if self.frequencies is not None:
+            found.append(check_spreads(related, self.related))
+        for message in filter(None, found):
+            warnings.warn(message, stacklevel=4)
 
     def _check_related_values(
         self, moments: Moments, inputs: Tensor | None = None, target: Tensor | None = None
@@ -555,14 +537,7 @@ class RelatedFeaturePenalty(nn.Module):
         if inputs is not None:
             related = self.related_columns(inputs)
             check_values(related, self.related, self._mask(related, target))
-        bad = ~moments.mean_related.isfinite().reshape(-1, moments.mean_related.shape[-1]).all(0)
-        if bool(bad.any()):
-            per_column = len(bad) // len(self.column_feature)
-            column = column_text(self.related, int(bad.nonzero()[0]) // per_column)
-            raise InputError(
-                f"{column}: a value is NaN or infinite, in a batch of another process or since the last "
-                f"update of lambda. {MISSING_ADVICE}"
-            )
+        check_means(moments.mean_related, self.related)
 
     def hold_in(self, weights: Tensor, counts: Tensor) -> None:
         """Copy lambda and the counters into these tensors, and hold them there until the next reset.

@@ -13,7 +13,8 @@ from fairrf_lightning.errors import InputError, did_you_mean
 
 _MAX_CODES = 50
 _MIN_ROWS_PER_CODE = 2
-MISSING_ADVICE = (
+_SPREADS = (0.1, 10.0)  # of a column, between which the kernel of "hsic" is of use
+_MISSING_ADVICE = (
     "Fill in such values, or give RelatedFeaturePenalty(..., missing='skip') to leave these rows out of the "
     "penalty."
 )
@@ -168,12 +169,48 @@ def check_values(columns: Tensor, related: Mapping[str, Columns], mask: Tensor |
         return
     *_, row, place = bad.nonzero()[0].tolist()
     raise InputError(
-        f"{column_text(related, place)}, row {row} of the batch: the value is {columns[bad][0].item()}, so "
-        f"the penalty is not a number. {MISSING_ADVICE}"
+        f"{_column(related, place)}, row {row} of the batch: the value is {columns[bad][0].item()}, so "
+        f"the penalty is not a number. {_MISSING_ADVICE}"
     )
 
 
-def column_text(related: Mapping[str, Columns], place: int) -> str:
+def check_means(means: Tensor, related: Mapping[str, Columns]) -> None:
+    """Raise :class:`InputError` if the means ``(..., C)`` of related columns are not finite in each model."""
+    bad = ~means.isfinite().reshape(-1, means.shape[-1]).all(0)
+    if bool(bad.any()):
+        per_column = len(bad) // sum(len(numbers_of(feature)) for feature in related.values())
+        raise InputError(
+            f"{_column(related, int(bad.nonzero()[0]) // per_column)}: a value is NaN or infinite, in a "
+            f"batch of another process or since the last update of lambda. {_MISSING_ADVICE}"
+        )
+
+
+def check_known_rows(columns: Tensor, related: Mapping[str, Columns]) -> None:
+    """Raise :class:`InputError` if each row of the encoded columns has a missing value."""
+    known = columns.isfinite()
+    if len(known) and not bool(known.all(-1).any()):
+        raise InputError(
+            f"{_column(related, int(known.sum(-2).argmin()))}: with missing='skip' no row of the first batch "
+            "is left for the penalty. Leave this feature out, or fill in its values."
+        )
+
+
+def check_spreads(columns: Tensor, related: Mapping[str, Columns]) -> str | None:
+    """Return a warning about encoded columns whose standard deviation is far from 1, the kernel's width."""
+    if columns.shape[-2] < 2:
+        return None
+    spreads = columns.float().std(-2).reshape(-1, columns.shape[-1]).amax(0)
+    outside = (spreads > _SPREADS[1]) | ((spreads < _SPREADS[0]) & (spreads > 0))
+    if not bool(outside.any()):
+        return None
+    place = int(outside.nonzero()[0])
+    return (
+        f"statistic='hsic': {_column(related, place)} has a standard deviation of "
+        f"{spreads[place].item():.3g}, and the kernel's width is 1. Standardise the columns."
+    )
+
+
+def _column(related: Mapping[str, Columns], place: int) -> str:
     """Return the feature and the column number of an encoded column, for an error."""
     columns = [(name, number) for name, feature in related.items() for number in numbers_of(feature)]
     return "related feature {!r}, column {}".format(*columns[place])

@@ -32,6 +32,8 @@ STATISTICS: tuple[Statistic, ...] = ("covariance", "correlation")
 OWNER = torch.tensor([0, 1, 1, 2, 1])
 
 quick = settings(deadline=None, max_examples=50)
+each_statistic = pytest.mark.parametrize("statistic", STATISTICS)
+each_mask = pytest.mark.parametrize("mask", [None, torch.arange(40) % 3 == 0], ids=["all rows", "masked"])
 seeds = st.integers(0, 2**32 - 1)
 statistics = st.sampled_from(STATISTICS)
 
@@ -88,7 +90,7 @@ def test_correlation_is_that_of_numpy() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_statistic
 def test_leading_dimensions_are_models_of_their_own(statistic: Statistic, masked: bool) -> None:  # noqa: FBT001 - parametrised
     preds, shared = draw(2, 3)
     own = shared * torch.rand(2, 3, 1, 5, dtype=torch.float64) + torch.rand(2, 3, 40, 5, dtype=torch.float64)
@@ -104,7 +106,7 @@ def test_leading_dimensions_are_models_of_their_own(statistic: Statistic, masked
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.float64, torch.int64])
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_statistic
 def test_mask_equals_dropping_rows(statistic: Statistic, dtype: torch.dtype) -> None:
     preds, related = draw()
     mask = torch.arange(40) % 3 == 0
@@ -114,7 +116,7 @@ def test_mask_equals_dropping_rows(statistic: Statistic, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_statistic
 def test_gradient_is_that_of_finite_differences(statistic: Statistic, masked: bool) -> None:  # noqa: FBT001 - parametrised
     preds, related = draw(2, rows=9, seed=3)
     mask = torch.tensor([True] * 4 + [False, True] * 2 + [True]) if masked else None
@@ -128,7 +130,7 @@ def test_gradient_is_that_of_finite_differences(statistic: Statistic, masked: bo
     assert torch.autograd.gradcheck(penalties, (preds.requires_grad_(), related.requires_grad_()))
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_statistic
 @pytest.mark.parametrize("masked", [False, True])
 def test_float32_is_accurate_far_from_zero(statistic: Statistic, masked: bool) -> None:  # noqa: FBT001 - parametrised
     generator = torch.Generator().manual_seed(0)
@@ -143,7 +145,7 @@ def test_float32_is_accurate_far_from_zero(statistic: Statistic, masked: bool) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_statistic
 def test_half_inputs_are_computed_in_float32(statistic: Statistic, dtype: torch.dtype) -> None:
     preds, related = draw(dtype=dtype)
     found = feature_penalties(preds, related, OWNER, 3, statistic=statistic)
@@ -153,11 +155,10 @@ def test_half_inputs_are_computed_in_float32(statistic: Statistic, dtype: torch.
     )
 
 
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("statistic", STATISTICS)
-def test_autocast_changes_nothing(statistic: Statistic, masked: bool) -> None:  # noqa: FBT001 - parametrised
+@each_mask
+@each_statistic
+def test_autocast_changes_nothing(statistic: Statistic, mask: Tensor | None) -> None:
     preds, related = draw(3, dtype=torch.float32)
-    mask = torch.arange(40) % 3 == 0 if masked else None
     expected = feature_penalties(preds, related, OWNER, 3, statistic=statistic, mask=mask)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (preds @ related).dtype == torch.bfloat16
@@ -166,15 +167,12 @@ def test_autocast_changes_nothing(statistic: Statistic, masked: bool) -> None:  
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 1e4 + 0.1])
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_mask
+@each_statistic
 def test_constant_side_has_no_penalty_and_a_finite_gradient(
-    statistic: Statistic,
-    value: float,
-    masked: bool,  # noqa: FBT001 - parametrised
+    statistic: Statistic, value: float, mask: Tensor | None
 ) -> None:
     varied, related = draw(dtype=torch.float32)
-    mask = torch.arange(40) % 3 == 0 if masked else None
     for preds, columns in (
         (varied.clone(), torch.full((40, 5), value)),
         (torch.full((40,), value), related.clone()),
@@ -189,7 +187,7 @@ def test_constant_side_has_no_penalty_and_a_finite_gradient(
         assert columns_grad.isfinite().all()
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_statistic
 def test_empty_mask_gives_zero_and_a_zero_gradient(statistic: Statistic) -> None:
     preds, related = draw()
     preds.requires_grad_()
@@ -273,7 +271,7 @@ def test_parts_with_all_rows_masked_merge_as_nothing() -> None:
     assert empty.pack().eq(0).all()
 
 
-@pytest.mark.parametrize("statistic", STATISTICS)
+@each_statistic
 def test_penalties_of_merged_moments_are_those_of_all_rows(statistic: Statistic) -> None:
     preds, related = draw(2)
     parts = [batch_moments(preds[:, i::3], related[i::3]).pack() for i in range(3)]

@@ -20,6 +20,7 @@ from fairrf_lightning.callbacks import LambdaUpdateCallback, PretrainCallback
 from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import model_notices
+from tests.conftest import Printed
 from tests.dropin.test_side_channel import Strict
 from tests.test_module import PeopleData
 from tests.trainers import quiet_trainer
@@ -64,13 +65,10 @@ def german_credit(path: Path, **more: Any) -> str:
     return f"{known} --data.related [age] --data.sensitive group"
 
 
-def test_a_run_that_ends_within_pretraining_is_called_vanilla(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 1")
-    printed = capsys.readouterr().out
-    assert notes(printed)[-1].startswith(VANILLA)
-    assert "\nvanilla (eta 0.7, the penalty was never on); lambda: " in printed  # in the lines of the table
+def test_a_run_that_ends_within_pretraining_is_called_vanilla(printed: Printed) -> None:
+    out = printed("fit --data synthetic --data.n_rows 600 --trainer.max_epochs 1")
+    assert notes(out)[-1].startswith(VANILLA)
+    assert "\nvanilla (eta 0.7, the penalty was never on); lambda: " in out  # in the lines of the table
     assert any(notice.startswith(VANILLA) for notice in notices_in_record())
 
 
@@ -80,33 +78,28 @@ def test_few_steps_are_called_vanilla() -> None:
     assert "pretraining (epochs 1)" in found[-1]
 
 
-def test_fast_dev_run_says_that_nothing_is_trained(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli("fit --data synthetic --data.n_rows 600 --trainer.fast_dev_run true")
-    printed = capsys.readouterr().out
-    assert "Test split" not in printed
-    first, second = notes(printed)[-2:]
+def test_fast_dev_run_says_that_nothing_is_trained(printed: Printed) -> None:
+    out = printed("fit --data synthetic --data.n_rows 600 --trainer.fast_dev_run true")
+    assert "Test split" not in out
+    first, second = notes(out)[-2:]
     assert first.startswith("fast_dev_run")
     assert second.startswith(VANILLA)
 
 
-def test_a_penalised_run_is_not_called_vanilla(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"fit {SMALL} --model.lr 0.01 --lambda_update.every_n_steps 1 --pretrain.epochs 0")
-    printed = capsys.readouterr().out
-    assert "vanilla" not in printed
-    assert "note:" not in printed
+def test_a_penalised_run_is_not_called_vanilla(printed: Printed) -> None:
+    out = printed(f"fit {SMALL} --model.lr 0.01 --lambda_update.every_n_steps 1 --pretrain.epochs 0")
+    assert "vanilla" not in out
+    assert "note:" not in out
     assert notices_in_record() == []
 
 
-def test_the_chosen_checkpoint_counts_not_the_last_epoch(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_chosen_checkpoint_counts_not_the_last_epoch(printed: Printed) -> None:
     options = "--checkpoint.save_top_k -1 --pretrain.epochs 1 --lambda_update.every_n_steps 1"
-    cli(f"fit {SMALL} --model.lr 0.01 {options}")
-    assert VANILLA not in capsys.readouterr().out
+    assert VANILLA not in printed(f"fit {SMALL} --model.lr 0.01 {options}")
     for epoch, is_vanilla in ((0, True), (2, False)):
         (kept,) = (RUN / "checkpoints").glob(f"epoch={epoch}-*.ckpt")
-        cli(f"test --data synthetic --data.n_rows 600 --ckpt_path {kept}")
-        assert (VANILLA in capsys.readouterr().out) is is_vanilla
+        out = printed(f"test --data synthetic --data.n_rows 600 --ckpt_path {kept}")
+        assert (VANILLA in out) is is_vanilla
 
 
 def test_lambda_never_updated_is_said_last(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,25 +122,21 @@ def test_a_collapsed_lambda_is_named() -> None:
     assert "Raise beta (now 1e-09)" in found
 
 
-def test_equal_decisions_are_said_before_the_gaps_and_first_of_all(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_equal_decisions_are_said_before_the_gaps_and_first_of_all(printed: Printed) -> None:
     options = german_credit(Path("german.csv"))
-    cli(f"fit {options} --data.batch_size 512")  # 20 steps
-    before, after = capsys.readouterr().out.split("Test split")
+    before, after = printed(f"fit {options} --data.batch_size 512").split("Test split")  # 20 steps
     assert notes(before)[-1].startswith(SAME_DECISION)
     assert notes(after)[0].startswith(f"{SAME_DECISION}. Every decision is positive.")
     assert notices_in_record()[0].startswith(SAME_DECISION)
 
 
-def test_by_default_a_small_table_is_learned(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"fit {german_credit(Path('german.csv'))}")
+def test_by_default_a_small_table_is_learned(printed: Printed) -> None:
+    out = printed(f"fit {german_credit(Path('german.csv'))}")
     logged = pd.read_csv(RUN / "metrics.csv")
     assert logged["test_balanced_acc"].dropna().item() > 0.55
     assert 0 < logged["test_positive_share"].dropna().item() < 1
-    printed = capsys.readouterr().out
-    assert SAME_DECISION not in printed
-    assert "almost every decision" not in printed
+    assert SAME_DECISION not in out
+    assert "almost every decision" not in out
     config = (RUN / "config.yaml").read_text(encoding="utf-8")
     assert "batch_size: 64\n" in config
     assert "  every_n_steps: 6\n" in config
@@ -159,18 +148,17 @@ def test_an_adversary_that_never_stepped_is_vanilla() -> None:
     assert notices_after(ARLModule(backbone=Linear, pretrain_steps=0)) == []
 
 
-def test_columns_with_a_protected_name_are_named(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_with_a_protected_name_are_named(printed: Printed) -> None:
     draw = np.random.default_rng(1)
     secrets = {name: draw.choice(["a", "b"], 1000) for name in SECRETS}
     options = german_credit(Path("german.csv"), **secrets)
-    cli(f"fit {options} --trainer.max_epochs 1")
     expected = "columns 'sex', 'Race', 'maritalStatus' are inputs of the model, and protected by name."
-    assert expected in notes(capsys.readouterr().out)[-1]
+    assert expected in notes(printed(f"fit {options} --trainer.max_epochs 1"))[-1]
     assert any(expected in notice for notice in notices_in_record())
-    cli(f"test --data table --data.path german.csv --ckpt_path {next(RUN.glob('checkpoints/best.ckpt'))}")
-    assert expected in notes(capsys.readouterr().out)[-1]
-    cli(f"fit {options} --trainer.max_epochs 1 --data.drop [sex] --data.related [age,Race,maritalStatus]")
-    assert "protected by name" not in capsys.readouterr().out
+    best = RUN / "checkpoints/best.ckpt"
+    assert expected in notes(printed(f"test --data table --data.path german.csv --ckpt_path {best}"))[-1]
+    dropped = "--data.drop [sex] --data.related [age,Race,maritalStatus]"
+    assert "protected by name" not in printed(f"fit {options} --trainer.max_epochs 1 {dropped}")
 
 
 @pytest.mark.parametrize(("epochs", "is_vanilla"), [(1, True), (2, False)])
@@ -193,29 +181,21 @@ def test_an_attached_penalty_counts_as_the_tested_checkpoint_has_it(
     assert any(notice.startswith("this is a vanilla model") for notice in found) is is_vanilla
 
 
-def test_a_resumed_run_that_had_ended_says_that_nothing_was_trained(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli(f"fit {SMALL}")
+def test_a_resumed_run_that_had_ended_says_that_nothing_was_trained(printed: Printed) -> None:
     sentence = "nothing was trained: the checkpoint is of a run that had ended"
-    assert sentence not in capsys.readouterr().out
+    assert sentence not in printed(f"fit {SMALL}")
     last = RUN / "checkpoints" / "last.ckpt"
-    cli(f"fit {SMALL} --ckpt_path {last}")
-    assert f"note: {sentence}" in capsys.readouterr().out
-    cli(f"fit --data synthetic --data.n_rows 600 --trainer.max_epochs 4 --ckpt_path {last}")
-    assert sentence not in capsys.readouterr().out
+    assert f"note: {sentence}" in printed(f"fit {SMALL} --ckpt_path {last}")
+    longer = "--data synthetic --data.n_rows 600 --trainer.max_epochs 4"
+    assert sentence not in printed(f"fit {longer} --ckpt_path {last}")
 
 
-def test_predict_names_categories_that_training_did_not_have(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_names_categories_that_training_did_not_have(cli: Cli, printed: Printed) -> None:
     cli(f"fit {german_credit(Path('credit.csv'))} --data.drop [c5] --trainer.max_epochs 1")
     new = pd.read_csv("credit.csv").head(50)
     new.assign(c0=["Z"] * 20 + ["A"] * 30, c1="Y").to_csv("new.csv", index=False)
-    capsys.readouterr()
-    cli(f"predict --ckpt_path {RUN} --data.path new.csv")
-    found = [line for line in notes(capsys.readouterr().out) if "absent in training" in line]
+    printed = notes(printed(f"predict --ckpt_path {RUN} --data.path new.csv"))
+    found = [line for line in printed if "absent in training" in line]
     assert len(found) == 1
     assert "'c0' in 20, 'c1' in 50 of 50 rows" in found[0]
-    cli(f"predict --ckpt_path {RUN} --data.path credit.csv")
-    assert "absent in training" not in capsys.readouterr().out
+    assert "absent in training" not in printed(f"predict --ckpt_path {RUN} --data.path credit.csv")

@@ -111,8 +111,10 @@ class BestCheckpoint(ModelCheckpoint):
         self._due = self._due or self._is_due(trainer)
         stop = self._is_asked_to_stop(trainer)
         wanted = stop or (self.save_last and (self._due or trainer.global_step == trainer.max_steps))
+        if not wanted:
+            return
         at_end = loop._num_ready_batches_reached()  # noqa: SLF001 - saved when the epoch has ended
-        if wanted and not (at_end or loop._should_accumulate() or _validates_now(trainer)):  # noqa: SLF001
+        if not (at_end or loop._should_accumulate() or _validates_now(trainer)):  # noqa: SLF001
             self._save_last(trainer, stop=stop)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -1,14 +1,12 @@
-"""The penalty over all rows of an epoch: in the first and last epoch of training, and in validation."""
+"""The penalties over all rows of the first and of the last epoch of training."""
 
 from __future__ import annotations
 
 import torch
-from lightning import Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from fairrf_lightning.functional import Moments, merge_moments
-from fairrf_lightning.metrics.evaluation import FeaturePenalties
 from fairrf_lightning.notices import outcome_line
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
@@ -73,45 +71,3 @@ class EpochPenalties:
     def remove(self) -> None:
         """Stop measuring."""
         self.penalty.observer = None
-
-
-class ValidationPenalty:
-    """The penalty over all rows of a validation epoch, on all ranks.
-
-    There is no value if validation does not call the submodule. If its rows cannot be matched with related
-    columns, there is one warning and no value.
-
-    Args:
-        penalty: The penalty to measure.
-        device: Device of the predictions.
-
-    Attributes:
-        problem: The first error of this epoch's batches.
-    """
-
-    def __init__(self, penalty: RelatedFeaturePenalty, device: torch.device) -> None:
-        self.problem = ""
-        self._penalty = penalty
-        self._rows = FeaturePenalties(penalty).to(device)
-        self._warned = False
-
-    @torch.no_grad()
-    def update(self, preds: Tensor, inputs: Tensor, target: Tensor | None) -> None:
-        """Add the rows of a batch."""
-        self._rows.update(self._penalty.probabilities(preds), inputs, target)
-
-    @torch.no_grad()
-    def end_epoch(self, trainer: Trainer) -> tuple[Tensor, Tensor] | None:
-        """Return the penalty and its part of the objective, then drop the rows.
-
-        Under DDP this is a collective operation; a rank may have no rows.
-        """
-        has_rows = trainer.strategy.reduce_boolean_decision(self._rows.update_called, all=False)
-        sound = trainer.strategy.reduce_boolean_decision(not self.problem, all=True)
-        if self.problem and not self._warned:
-            self._warned = True
-            rank_zero_warn(f"val_penalty is not logged: {self.problem}")
-        self.problem = ""
-        values = self._rows.compute().reshape(-1) if has_rows and sound else None  # one feature is squeezed
-        self._rows.reset()
-        return None if values is None else (self._penalty.total(values), self._penalty.objective(values))

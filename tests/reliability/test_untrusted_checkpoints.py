@@ -14,6 +14,7 @@ import torch
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.cli import main
 from fairrf_lightning.errors import InputError
+from tests.conftest import Refused
 from tests.reliability.conftest import DATA, QUICK
 from tests.reliability.runs import differ
 
@@ -56,22 +57,8 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     torch.save(content if changed is None else changed, path)
 
 
-def error_of(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command that must fail; return its error, of at most three lines."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as caught:
-        main(args)
-    assert caught.value.code == 2
-    error = capsys.readouterr().err
-    message = error[error.index("error: ") :]
-    assert len(message.strip().splitlines()) <= 3, message
-    return message
-
-
 @pytest.mark.parametrize("name", [*LIGHTNING, "audit", "against", "certify", "report"])
-def test_no_command_imports_what_a_checkpoint_names(
-    name: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_command_imports_what_a_checkpoint_names(name: str, run_folder: Path, refused: Refused) -> None:
     Path("canarymod.py").write_text(
         "open('sung', 'w').close()\ndef run(*_, **__): raise SystemExit('sung')\n"
     )
@@ -81,19 +68,17 @@ def test_no_command_imports_what_a_checkpoint_names(
         with suppress(SystemExit):  # it may do without the checkpoint
             main(command(name, checkpoint))
     else:
-        assert CANARY in error_of(command(name, checkpoint), capsys)
+        assert CANARY in refused(command(name, checkpoint))
     assert not Path("sung").exists()
 
 
 @pytest.mark.parametrize("spot", SPOTS)
-def test_nothing_is_imported_wherever_it_is_named(
-    spot: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_imported_wherever_it_is_named(spot: str, run_folder: Path, refused: Refused) -> None:
     Path("canarymod.py").write_text("open('sung', 'w').close()\nrun = open\n")
     Path("evil.yaml").write_text(f"class_path: {CANARY}")
     checkpoint = run_folder / "best.ckpt"
     rewrite(checkpoint, lambda content: content["hyper_parameters"].update(SPOTS[spot]))
-    assert "which is not of this package" in error_of(command("test", checkpoint), capsys)
+    assert "which is not of this package" in refused(command("test", checkpoint))
     assert not Path("sung").exists()
 
 
@@ -107,28 +92,26 @@ def test_nothing_is_imported_wherever_it_is_named(
     ],
 )
 def test_options_of_the_data_that_the_checkpoint_names_are_checked(
-    options: dict[str, Any],
-    model: dict[str, Any],
-    hint: str,
-    run_folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    options: dict[str, Any], model: dict[str, Any], hint: str, run_folder: Path, refused: Refused
 ) -> None:
     Path("canarymod.py").write_text("open('sung', 'w').close()\nrun = open\n")
     checkpoint = run_folder / "best.ckpt"
     rewrite(checkpoint, lambda content: content["datamodule_hyper_parameters"].update(options))
     rewrite(checkpoint, lambda content: content["hyper_parameters"].update(model))
-    assert hint in error_of(["test", *QUICK, "--ckpt_path", str(checkpoint)], capsys)
+    assert hint in refused(["test", *QUICK, "--ckpt_path", str(checkpoint)])
     assert not Path("sung").exists()
 
 
-def test_a_class_that_the_user_names_is_used(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_class_that_the_user_names_is_used(
+    run_folder: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("my_backbones.py").write_text(
         "from fairrf_lightning.backbones import MLP\nclass Mine(MLP):\n    '''Mine.'''\n"
     )
     checkpoint = run_folder / "best.ckpt"
     rewrite(checkpoint, lambda content: content["hyper_parameters"].update(backbone="my_backbones.Mine"))
     args = command("test", checkpoint)
-    assert "--model.backbone my_backbones.Mine" in error_of(args, capsys)
+    assert "--model.backbone my_backbones.Mine" in refused(args)
     main([*args, "--model.backbone", "my_backbones.Mine"])
     assert "Test split" in capsys.readouterr().out
 
@@ -182,22 +165,18 @@ MALFORMED: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("fault", MALFORMED)
-def test_a_malformed_checkpoint_is_one_clear_error(
-    fault: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_malformed_checkpoint_is_one_clear_error(fault: str, run_folder: Path, refused: Refused) -> None:
     checkpoint = run_folder / "last.ckpt"
     rewrite(checkpoint, MALFORMED[fault])
-    assert str(checkpoint) in error_of([*command("fit", checkpoint), "--trainer.max_epochs=4"], capsys)
+    assert str(checkpoint) in refused([*command("fit", checkpoint), "--trainer.max_epochs=4"])
 
 
 @pytest.mark.parametrize("fault", ["empty data", "a weight of another shape", "options as text"])
 @pytest.mark.parametrize("name", ["validate", "test", "predict", "audit"])
-def test_every_command_says_so(
-    name: str, fault: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_says_so(name: str, fault: str, run_folder: Path, refused: Refused) -> None:
     checkpoint = run_folder / "last.ckpt"
     rewrite(checkpoint, MALFORMED[fault])
-    assert str(checkpoint) in error_of(command(name, checkpoint), capsys)
+    assert str(checkpoint) in refused(command(name, checkpoint))
 
 
 @pytest.mark.parametrize(
@@ -212,10 +191,10 @@ def test_every_command_says_so(
     ],
 )
 def test_a_resume_with_other_data_options_is_one_clear_error(
-    option: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+    option: str, run_folder: Path, refused: Refused
 ) -> None:
     args = [*command("fit", run_folder / "last.ckpt"), "--trainer.max_epochs=4", option]
-    assert "a resumed run keeps it" in error_of(args, capsys)
+    assert "a resumed run keeps it" in refused(args)
 
 
 def test_any_flipped_bit_that_matters_is_noticed(run_folder: Path) -> None:
@@ -237,13 +216,11 @@ def test_any_flipped_bit_that_matters_is_noticed(run_folder: Path) -> None:
     assert noticed > 150
 
 
-def test_a_flipped_bit_of_a_weight_stops_every_command(
-    run_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flipped_bit_of_a_weight_stops_every_command(run_folder: Path, refused: Refused) -> None:
     path = run_folder / "best.ckpt"
     weight = load_checkpoint(path)["state_dict"]["backbone.0.weight"].numpy().tobytes()
     content = bytearray(path.read_bytes())
     content[content.index(weight) + 100] ^= 8
     path.write_bytes(content)
     for name in ("test", "predict", "audit", "report"):
-        assert "differs from its checksum" in error_of(command(name, path), capsys)
+        assert "differs from its checksum" in refused(command(name, path))

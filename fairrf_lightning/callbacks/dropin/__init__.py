@@ -8,6 +8,6 @@
 4. ``matching``: finds the related columns and labels of the same rows in the batch (``batch_parts``).
 5. ``attachment``: adds the penalty to the loss, and calls the module's own backward pass.
 
-``wrapped_method`` wraps and restores methods of an instance. ``inspection`` is ``inspect``, which shows the
-user what to attach to.
+In validation, ``validation`` measures the penalty over all rows of the epoch. ``wrapped_method`` wraps and
+restores methods of an instance. ``inspection`` is ``inspect``, which shows what to attach to.
 """

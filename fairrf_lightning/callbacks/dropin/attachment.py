@@ -16,9 +16,8 @@ from torch import Tensor
 from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart
 from fairrf_lightning.callbacks.dropin.matching import RowMatcher
 from fairrf_lightning.callbacks.dropin.prediction import PredictionTap, watch_calls
-from fairrf_lightning.callbacks.dropin.side_channel import SideChannel
+from fairrf_lightning.callbacks.dropin.validation import ValidationPenalty
 from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
-from fairrf_lightning.callbacks.epoch_penalties import ValidationPenalty
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.penalty import RelatedFeaturePenalty
 
@@ -81,8 +80,7 @@ class Attachment:
 
     def setup(self, pl_module: LightningModule) -> None:
         """Take the columns of ``WithRelated`` out of the batches of fit, validation, test and prediction."""
-        self._close_side_channel()
-        self.rows.channel = SideChannel.of(pl_module)
+        self.rows.open_channel(pl_module)
 
     def attach(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Hook the submodule and wrap the backward pass."""
@@ -95,7 +93,7 @@ class Attachment:
         names = getattr(data, "feature_names", None)
         self.rows.start(None if names is None else [str(name) for name in names])
         self.penalty.to(pl_module.device)
-        self._validation = ValidationPenalty(self.penalty, pl_module.device)
+        self._validation = ValidationPenalty(self.penalty, self.rows, pl_module.device)
         # First: it raises if there is no such submodule.
         self._undo = watch_calls(pl_module, self._tap.name, self._tap.record)
         around = partial(self._around_backward, trainer=trainer, pl_module=pl_module)
@@ -111,14 +109,9 @@ class Attachment:
     def teardown(self, trainer: Trainer, stage: str) -> None:
         """Restore the module; after a fit, hand lambda to the process that started this one."""
         self.detach()
-        self._close_side_channel()
+        self.rows.close_channel()
         if stage == "fit" and trainer.is_global_zero:
             self.penalty.hold_in(*self._shared)
-
-    def _close_side_channel(self) -> None:
-        if self.rows.channel is not None:
-            self.rows.channel.release()
-            self.rows.channel = None
 
     def _share_with_started_processes(self) -> None:
         # `ddp_spawn`, `ddp_fork` and `ddp_notebook` train in processes that they start. Lightning returns the
@@ -158,12 +151,8 @@ class Attachment:
 
     def end_validation_batch(self) -> None:
         """Add the predictions of this batch to those of the validation epoch of a fit."""
-        calls = self._tap.pop()
-        if calls and self._validation:
-            try:
-                self._validation.update(*self.rows.match(calls))
-            except InputError as error:  # training can go on: end_epoch warns
-                self._validation.problem = self._validation.problem or str(error)
+        if self._validation:
+            self._validation.update(self._tap.pop())
         self.end_batch()
 
     def end_validation_epoch(self, trainer: Trainer) -> tuple[Tensor, Tensor] | None:

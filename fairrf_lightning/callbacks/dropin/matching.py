@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from lightning import LightningModule
 from torch import Tensor
 
 from fairrf_lightning.callbacks.dropin.batch_parts import (
@@ -35,8 +36,6 @@ class RowMatcher:
 
     Attributes:
         batch: The current batch.
-        channel: Takes related columns out of the batches, if a data set has added some.
-        names: Names of the columns that the data module declares, if it does.
     """
 
     def __init__(
@@ -49,8 +48,8 @@ class RowMatcher:
         self.inputs = inputs
         self.target = target
         self.batch: Any = None
-        self.channel: SideChannel | None = None
-        self.names: list[str] | None = None
+        self._channel: SideChannel | None = None
+        self._names: list[str] | None = None
         self._penalty = penalty
         self._module = module
         self._from_batch = False
@@ -62,7 +61,18 @@ class RowMatcher:
             names: Names of the columns that the data module declares, if it does.
         """
         self._from_batch = False
-        self.names = names
+        self._names = names
+
+    def open_channel(self, pl_module: LightningModule) -> None:
+        """Take related columns that a data set has added out of the module's batches."""
+        self.close_channel()
+        self._channel = SideChannel.of(pl_module)
+
+    def close_channel(self) -> None:
+        """Restore the module's batches."""
+        if self._channel is not None:
+            self._channel.release()
+            self._channel = None
 
     def match(self, calls: list[Recorded]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return predictions, inputs and labels of the same rows.
@@ -86,11 +96,11 @@ class RowMatcher:
 
     def _declared(self) -> tuple[Tensor | None, list[str] | None]:
         """Return the columns of the side channel or of a batch with a key for each, and their names."""
-        if self.inputs is None and self.channel is not None and self.channel.related is not None:
-            return self.channel.related, self.channel.names
+        if self.inputs is None and self._channel is not None and self._channel.related is not None:
+            return self._channel.related, self._channel.names
         wanted = self._penalty.column_names
         found = named_columns(self.batch, self.inputs, wanted) if wanted else None
-        return found, self.names if found is None else wanted
+        return found, self._names if found is None else wanted
 
     def _name_columns(self, names: list[str] | None) -> None:
         if names is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from fairrf_lightning.callbacks.dropin.batch_parts import BatchPart, batch_part, described, tensors_of
 from fairrf_lightning.callbacks.dropin.wrapped_method import WrappedMethod
-from fairrf_lightning.errors import InputError
+from fairrf_lightning.errors import InputError, nearest
 
 _MAX_NAMES = 20  # of submodules in an error
 
@@ -209,11 +208,9 @@ def _find(pl_module: LightningModule, name: str | None) -> tuple[Any, str | None
         owner = getattr(owner, step, None)
     if method and callable(getattr(owner, method, None)):
         return owner, method
-    near = get_close_matches(name, modules, n=2, cutoff=0.5)
-    question = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     raise InputError(
-        f"module = {name!r}: {type(pl_module).__name__} has no such submodule or method; {question}It has: "
-        f"{_names(pl_module)}."
+        f"module = {name!r}: {type(pl_module).__name__} has no such submodule or method; "
+        f"{nearest(name, modules)}It has: {_names(pl_module)}."
     )
 
 
