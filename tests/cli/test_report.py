@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -16,10 +16,9 @@ from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.report.facts import Estimate
 from fairrf_lightning.report.text import interval
-from tests.conftest import Refused
+from tests.conftest import Cli, Refused
 from tests.report.set_bias import with_bias
 
-Cli = Callable[[str], None]
 SHORT = "--trainer.max_epochs=2 --data.batch_size=50"  # enough steps for decisions that differ
 FIT = f"fit --data synthetic --data.n_rows 2000 {SHORT}"
 RUNS = Path("lightning_logs")

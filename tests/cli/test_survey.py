@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fairrf_lightning.audit.sample_size import plan_survey
+from tests.conftest import Cli
 
 SYNTHETIC = "--data synthetic --data.seed 0"
 
 
 def test_form_records_the_probability_and_is_never_overwritten(
-    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+    cli: Cli, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli(f"survey draw 60 {SYNTHETIC} --randomized 0.25 --sensitive S")
     printed = capsys.readouterr().out
@@ -44,18 +44,14 @@ def test_form_records_the_probability_and_is_never_overwritten(
         ("survey plan 0.1 --selected 0", "--selected 0.0: expected a share between 0 and 1"),
     ],
 )
-def test_invalid_options(
-    command: str, message: str, cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_options(command: str, message: str, cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli(command)
     assert message in capsys.readouterr().err
     assert not list(Path().iterdir())
 
 
-def test_plan_prints_the_number_of_people(
-    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_prints_the_number_of_people(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
     cli("survey plan 0.1 --selected 0.2 --shares 0.33,0.67 --explained 0.4")
     people = plan_survey(0.1, selected=0.2, shares=(0.33, 0.67), explained=0.4).people
     assert f"{people:,} answers give dDP" in capsys.readouterr().out
