@@ -24,7 +24,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import evaluate, load_run
 from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.metrics import DemographicParityGap
-from tests.conftest import Cli
+from tests.conftest import Cli, Printed
 from tests.trainers import quiet_trainer
 
 RUN = Path("lightning_logs/version_0")
@@ -67,18 +67,13 @@ def printed_gap(text: str) -> float:
     ],
 )
 def test_a_run_is_loaded_from_another_folder(
-    options: str,
-    cli: Cli,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    options: str, printed: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     write_table(Path("t.csv"))
     Path("my_code.py").write_text(
         "from fairrf_lightning.backbones import MLP\nclass Mine(MLP):\n    '''Mine.'''\n"
     )
-    cli(f"fit {QUICK} {options}")
-    measured = printed_gap(capsys.readouterr().out)
+    measured = printed_gap(printed(f"fit {QUICK} {options}"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     trust = ["my_code.Mine"] if "my_code" in options else []
