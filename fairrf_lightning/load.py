@@ -71,7 +71,7 @@ class RunFolder:
         if (self.path / "run.json").is_file():
             self.record = _read(self.path / "run.json", json.loads)
 
-    @property
+    @cached_property
     def metrics(self) -> pd.DataFrame:
         """The metrics that CSVLogger wrote; empty with another logger."""
         file = self.path / "metrics.csv"
@@ -100,6 +100,11 @@ class RunFolder:
             chosen = folder / Path(_chosen_path(last)).name
             return chosen if chosen.is_file() else last
         return max(folder.glob("*.ckpt"), key=lambda file: file.stat().st_mtime, default=None)
+
+    @cached_property
+    def checkpoint(self) -> dict[str, Any]:
+        """The content of the best checkpoint; empty without one."""
+        return {} if self.best_checkpoint is None else load_checkpoint(self.best_checkpoint)
 
     @property
     def data_name(self) -> str:

@@ -47,11 +47,14 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 @pytest.fixture
 def printed(cli: Cli, capsys: pytest.CaptureFixture[str]) -> Printed:
-    """Run a command, and return what it printed."""
+    """Run a command that succeeds, and return what it printed."""
 
     def run(command: str) -> str:
         capsys.readouterr()
-        cli(command)
+        try:
+            cli(command)
+        except SystemExit as end:  # as of --help
+            assert not end.code  # noqa: PT017 - other codes are errors
         return capsys.readouterr().out
 
     return run

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -15,7 +16,7 @@ from lightning import seed_everything
 
 from fairrf_lightning import FairRFModule, InputError
 from fairrf_lightning.checkpoints import WholeFileIO
-from fairrf_lightning.correct import CorrectionResult, correct
+from fairrf_lightning.correct import CorrectionResult, correct, correct_scores
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.estimate import NOTHING_CHANGED
 from fairrf_lightning.load import Run, evaluate, load_run
@@ -221,3 +222,19 @@ def test_damaged_correction_is_one_clear_error(result: CorrectionResult, tmp_pat
         evaluate(load_run(tmp_path / "damaged.ckpt"))
     assert "damaged.ckpt" in str(error.value)
     assert len(str(error.value).splitlines()) <= 3
+
+
+def test_scores_are_corrected_from_python(tmp_path: Path) -> None:
+    table = SyntheticDataModule(n_rows=2000, seed=0).read()
+    table["prob"] = 1 / (1 + np.exp(-table.drop(columns=["group", "label"]).sum(axis=1)))
+    table.head(400).to_csv(tmp_path / "asked.csv", index=False)
+    table.drop(columns="group").to_csv(tmp_path / "scores.csv", index=False)
+    options: dict[str, Any] = {"survey": tmp_path / "asked.csv", "target": "label", "max_accuracy_loss": 0.1}
+    found = correct_scores(tmp_path / "scores.csv", **options)
+    assert found.result.correction is not None
+    assert found.write(tmp_path / "out.parquet") == 2000
+    assert "corrected_decision" in pd.read_parquet(tmp_path / "out.parquet")
+    alone = correct_scores(tmp_path / "scores.csv", **options, act_above=0.9)
+    with pytest.raises(InputError, match="there are no corrected scores"):
+        alone.write(tmp_path / "nothing.csv")
+    assert not (tmp_path / "nothing.csv").exists()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,9 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import evaluate, load_run
 from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.metrics import DemographicParityGap
+from tests.conftest import Cli, Printed
 from tests.trainers import quiet_trainer
 
-CLI: TypeAlias = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
 LAST = RUN / "checkpoints/last.ckpt"
 QUICK = "--trainer.max_epochs=1 --trainer.accelerator=cpu"
@@ -67,18 +67,13 @@ def printed_gap(text: str) -> float:
     ],
 )
 def test_a_run_is_loaded_from_another_folder(
-    options: str,
-    cli: CLI,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    options: str, printed: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     write_table(Path("t.csv"))
     Path("my_code.py").write_text(
         "from fairrf_lightning.backbones import MLP\nclass Mine(MLP):\n    '''Mine.'''\n"
     )
-    cli(f"fit {QUICK} {options}")
-    measured = printed_gap(capsys.readouterr().out)
+    measured = printed_gap(printed(f"fit {QUICK} {options}"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     trust = ["my_code.Mine"] if "my_code" in options else []
@@ -141,7 +136,7 @@ def test_a_backbone_that_a_checkpoint_cannot_keep_is_given_again(tmp_path: Path)
     )
 
 
-def test_a_table_that_moved_is_named_again(cli: CLI) -> None:
+def test_a_table_that_moved_is_named_again(cli: Cli) -> None:
     write_table(Path("t.csv"))
     cli(f"fit {QUICK} {TABLE} --data.drop [town]")
     before = evaluate(load_run(LAST))
@@ -154,7 +149,7 @@ def test_a_table_that_moved_is_named_again(cli: CLI) -> None:
         load_run(LAST, data_options={"pat": "moved.csv"})
 
 
-def test_data_are_downloaded_from_trusted_addresses_only(cli: CLI) -> None:
+def test_data_are_downloaded_from_trusted_addresses_only(cli: Cli) -> None:
     write_table(Path("t.csv"))
     cli(f"fit {QUICK} {TABLE}")
     content = torch.load(LAST, weights_only=True)
@@ -167,7 +162,7 @@ def test_data_are_downloaded_from_trusted_addresses_only(cli: CLI) -> None:
         load_run(LAST, trust=[url])
 
 
-def test_errors_name_what_is_missing(cli: CLI) -> None:
+def test_errors_name_what_is_missing(cli: Cli) -> None:
     Path("people.csv").touch()
     with pytest.raises(InputError, match="a table, not a checkpoint"):
         load_run("people.csv")
@@ -209,7 +204,7 @@ def test_a_checkpoint_is_not_trusted(part: str, change: Any, message: str, tmp_p
         load_run(path)
 
 
-def test_original_values_of_attributes_belong_to_the_rows(cli: CLI) -> None:
+def test_original_values_of_attributes_belong_to_the_rows(cli: Cli) -> None:
     cli(f"fit {QUICK} --data compas")
     run = load_run(LAST)
     rows = evaluate(run, "val", ["race", "sex"])
@@ -228,7 +223,7 @@ def test_original_values_of_attributes_belong_to_the_rows(cli: CLI) -> None:
         evaluate(run, attributes=["sx"])
 
 
-def test_a_table_of_the_users_with_a_column_left_out_of_the_inputs(cli: CLI) -> None:
+def test_a_table_of_the_users_with_a_column_left_out_of_the_inputs(cli: Cli) -> None:
     table = write_table(Path("t.csv")).drop(index=5).reset_index(drop=True)
     cli(f"fit {QUICK} {TABLE} --data.drop [town]")
     rows = evaluate(load_run(LAST), attributes=["town", "sex"])
@@ -239,7 +234,7 @@ def test_a_table_of_the_users_with_a_column_left_out_of_the_inputs(cli: CLI) -> 
     assert "town" not in rows.data.feature_names
 
 
-def test_a_directory_gives_s_only(cli: CLI) -> None:
+def test_a_directory_gives_s_only(cli: Cli) -> None:
     Path("parts").mkdir()
     table = write_table(Path("t.csv"))
     table["sex"] = table["sex"].where(table["sex"] != "", None)
@@ -254,7 +249,7 @@ def test_a_directory_gives_s_only(cli: CLI) -> None:
         evaluate(run, attributes=["town"])
 
 
-def test_data_without_s(cli: CLI) -> None:
+def test_data_without_s(cli: Cli) -> None:
     write_table(Path("t.csv"))
     cli(f"fit {QUICK} {TABLE.replace('--data.sensitive sex', '--data.drop [sex]')}")
     rows = evaluate(load_run(LAST))
@@ -283,7 +278,7 @@ def heard() -> Iterator[list[str]]:
         logger.removeHandler(listener)
 
 
-def test_no_trainer_is_announced_that_does_not_run(cli: CLI, heard: list[str]) -> None:
+def test_no_trainer_is_announced_that_does_not_run(cli: Cli, heard: list[str]) -> None:
     cli(f"fit {QUICK} {SYNTHETIC}")
     heard.clear()
     main(["audit", str(LAST), "--against", str(LAST)])

@@ -13,7 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from fairrf_lightning.audit import audit, score_checkpoint
 from fairrf_lightning.audit.result import read_audit
 from fairrf_lightning.certificate import Certificate
-from fairrf_lightning.checkpoints import load_checkpoint, weights_digest
+from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.cli.errors import explain
 from fairrf_lightning.cli.tables import print_lines
 from fairrf_lightning.errors import DivergedError, InputError
@@ -127,13 +127,12 @@ def _certificate(run: RunFolder, named: Path | None) -> Certificate | None:
     path = named or run.path / "certificate.json"
     if named is None and not path.is_file():
         return None
-    found, checkpoint = Certificate.read(path), run.best_checkpoint
-    weights = None if checkpoint is None else weights_digest(load_checkpoint(checkpoint)["state_dict"])
+    found = Certificate.read(path)
     # By weights, not by name: the best checkpoints of two runs often have the same name.
-    if weights is not None and weights != found.model.get("weights"):
+    if run.checkpoint and weights_digest(run.checkpoint["state_dict"]) != found.model.get("weights"):
         raise InputError(
-            f"{path}: this certificate is about another model than {checkpoint}: run certify --output with "
-            "that checkpoint, or remove the file."
+            f"{path}: this certificate is about another model than {run.best_checkpoint}: run certify "
+            "--output with that checkpoint, or remove the file."
         )
     return found
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -65,14 +64,17 @@ class ScoresCorrection:
         out, correction = Path(out), self.result.correction
         if correction is None:
             raise InputError(f"there are no corrected scores: {next(self.result.statements())}.")
-        rows = 0
-        with replacing(out) as unfinished, _writer(unfinished, parquet=out.suffix == ".parquet") as write:
+        rows, writer = 0, None
+        kind = pq.ParquetWriter if out.suffix == ".parquet" else arrow_csv.CSVWriter
+        with replacing(out) as unfinished, ExitStack() as stack:
             for batch in read_batches(self.file.path):
                 frame = make_frame(batch, self.data.encoder.kinds, self.data.spec)
                 scores = correction(self.file.probabilities(batch), self.data.encoder.transform(frame))
                 kept = [name for name in batch.column_names if name not in _RESULTS]
                 table = batch.select(kept).append_column(_RESULTS[0], pa.array(scores.numpy()))
-                write(table.append_column(_RESULTS[1], pa.array((scores >= 0.5).to(torch.int8).numpy())))
+                table = table.append_column(_RESULTS[1], pa.array((scores >= 0.5).to(torch.int8).numpy()))
+                writer = writer or stack.enter_context(kind(str(unfinished), table.schema))
+                writer.write_table(table)
                 rows += batch.num_rows
         return rows
 
@@ -116,20 +118,20 @@ def correct_scores(
     Raises:
         InputError: If the options contradict each other, or a file cannot be used.
     """
-    file = _ScoresFile.find(
-        Path(predictions),
-        survey,
-        prob=prob,
-        target=target,
-        positive=positive,
-        columns=columns,
-        sensitive=sensitive,
-    )
+    if sensitive in columns:
+        raise InputError(f"--columns {sensitive}: this is S, which must not be used to decide.")
+    path = Path(predictions)
+    found = column_names(path)
+    prob = prob or next((name for name in PROBABILITIES if name in found), PROBABILITIES[0])
+    for option, name in (("prob", prob), ("target", target), *(("columns", one) for one in columns)):
+        check_column(f"--{option}", name, found)
+    features = tuple(columns) or _shared_columns(path, survey, {prob, target, sensitive})
+    file = _ScoresFile(path, prob, target, positive, features)
     wanted = Goal.parse(goal, max_accuracy_loss, act_above)
     with tempfile.TemporaryDirectory() as folder:
         data, probs = file.sample(Path(folder))
         if survey is not None and sensitive is None:
-            new = set(column_names(survey)) - {*column_names(file.path), RANDOMIZED}
+            new = set(column_names(survey)) - {*found, RANDOMIZED}
             sensitive = new.pop() if len(new) == 1 else None
         membership, people = find_membership(
             data, survey=survey, proxies=proxies, column=column, sensitive=sensitive, group=group
@@ -142,55 +144,13 @@ def correct_scores(
 
 @dataclass(frozen=True)
 class _ScoresFile:
-    """A file of scores.
-
-    Args:
-        path: CSV or Parquet file with scores, true classes and the columns that describe a person.
-        prob: Column of the probability of the positive class.
-        target: Column of the true class; a cell may be empty.
-        positive: Value of the true class that is the positive one; by default 1 or true.
-        features: Columns that describe a person.
-    """
+    """A file of scores, and its columns by their use."""
 
     path: Path
     prob: str
     target: str
     positive: str | None
     features: tuple[str, ...]
-
-    @classmethod
-    def find(
-        cls,
-        path: Path,
-        survey: Path | None,
-        *,
-        prob: str | None,
-        target: str,
-        positive: str | None,
-        columns: Sequence[str],
-        sensitive: str | None,
-    ) -> _ScoresFile:
-        """Find the columns; by default a person is described by the columns that survey and scores share.
-
-        Raises:
-            InputError: If a column does not exist or is S, or no column describes a person.
-        """
-        if sensitive in columns:
-            raise InputError(f"--columns {sensitive}: this is S, which must not be used to decide.")
-        found = column_names(path)
-        prob = prob or next((name for name in PROBABILITIES if name in found), PROBABILITIES[0])
-        for option, name in (("prob", prob), ("target", target), *(("columns", one) for one in columns)):
-            check_column(f"--{option}", name, found)
-        asked = found if survey is None else column_names(survey)
-        taken = {prob, target, sensitive, *_RESULTS, *PROBABILITIES, *PREDICTED}
-        features = tuple(columns) or tuple(name for name in found if name in asked and name not in taken)
-        if not features:
-            raise InputError(
-                f"{path}: it shares no column with {survey or 'the statistics'} that describes a person. "
-                "Membership is estimated from such columns: join them to the scores.\n"
-                "`predict` writes no such columns: give its checkpoint to `correct`, without --predictions."
-            )
-        return cls(path, prob, target, positive, features)
 
     def probabilities(self, table: pa.Table) -> Tensor:
         """Return the scores of rows of the file."""
@@ -238,6 +198,20 @@ class _ScoresFile:
         return data, probs
 
 
+def _shared_columns(path: Path, survey: Path | None, named: Collection[str | None]) -> tuple[str, ...]:
+    """Return the columns that describe a person: those that survey and scores share."""
+    asked = column_names(path if survey is None else survey)
+    taken = {*named, *_RESULTS, *PROBABILITIES, *PREDICTED}
+    features = tuple(name for name in column_names(path) if name in asked and name not in taken)
+    if not features:
+        raise InputError(
+            f"{path}: it shares no column with {survey or 'the statistics'} that describes a person. "
+            "Membership is estimated from such columns: join them to the scores.\n"
+            "`predict` writes no such columns: give its checkpoint to `correct`, without --predictions."
+        )
+    return features
+
+
 def _survey_probs(prob: str, survey: Path, people: Survey) -> Tensor:
     """Return the model's scores of the surveyed people."""
     table = read_file(survey).table
@@ -251,24 +225,6 @@ def _survey_probs(prob: str, survey: Path, people: Survey) -> Tensor:
     if len(probs) != len(people) or not bool(((probs >= 0) & (probs <= 1)).all()):
         raise InputError(f"--survey {survey}: column '{prob}': expected a probability of each person.")
     return probs
-
-
-@contextmanager
-def _writer(path: Path, *, parquet: bool) -> Iterator[Any]:
-    """Yield a function that appends a table to a CSV or Parquet file."""
-    writers: list[Any] = []
-
-    def write(table: pa.Table) -> None:
-        if not writers:
-            kind = pq.ParquetWriter if parquet else arrow_csv.CSVWriter
-            writers.append(kind(str(path), table.schema))
-        writers[0].write_table(table)
-
-    try:
-        yield write
-    finally:
-        for writer in writers:
-            writer.close()
 
 
 def _smallest(table: pa.Table) -> pa.Table:

@@ -15,7 +15,6 @@ import torch
 
 from fairrf_lightning.audit.result import notices, uninformative
 from fairrf_lightning.callbacks.run_files import package_versions
-from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.errors import DivergedError
 from fairrf_lightning.files import is_address
 from fairrf_lightning.load import RunFolder
@@ -137,12 +136,10 @@ def check_finite(run: RunFolder) -> None:
     Raises:
         DivergedError: If they are not.
     """
-    checkpoint = run.best_checkpoint
-    weights = {} if checkpoint is None else load_checkpoint(checkpoint).get("state_dict", {})
-    for name, value in weights.items():
+    for name, value in run.checkpoint.get("state_dict", {}).items():
         if isinstance(value, torch.Tensor) and not bool(value.isfinite().all()):
             raise DivergedError(
-                f"{checkpoint}: its weights are not finite ({name}), so there is nothing to report. "
+                f"{run.best_checkpoint}: its weights are not finite ({name}), so there is nothing to report. "
                 "Train again, for example with a lower --model.lr."
             )
 
@@ -187,8 +184,7 @@ def _training(run: RunFolder) -> Training | None:
     weights, penalties = (list(_histories(run.metrics, f"{name}/")) for name in ("lambda", "penalty"))
     if not weights and not penalties:
         return None
-    checkpoint = run.best_checkpoint
-    chosen = None if checkpoint is None else int(load_checkpoint(checkpoint).get("epoch", -1))
+    chosen = int(run.checkpoint.get("epoch", -1)) if run.checkpoint else None
     monitor = (run.config.get("checkpoint") or {}).get("monitor")
     return Training(weights, penalties, chosen, f"the best {monitor}" if monitor else "the last epoch")
 
@@ -206,9 +202,7 @@ def _data(run: RunFolder) -> DataFacts | None:
     record = run.record
     if "columns" not in record:
         return None
-    state: Mapping[str, Any] = {}
-    if run.best_checkpoint is not None:
-        state = load_checkpoint(run.best_checkpoint).get(str(record.get("data")), {})
+    state: Mapping[str, Any] = run.checkpoint.get(str(record.get("data")), {})
     return DataFacts(
         name=_data_name(run),
         rows=record["rows"],
@@ -237,11 +231,9 @@ def _subject(run: RunFolder) -> str:
 
 def _was_never_penalised(run: RunFolder) -> bool:
     """Return whether the penalty was off in every step although eta is above 0."""
-    checkpoint = run.best_checkpoint
-    if checkpoint is None or not (_options(run, "model").get("eta") or 0) > 0:
-        return False
-    state = load_checkpoint(checkpoint).get("state_dict", {}).get("penalty._extra_state")
-    return isinstance(state, dict) and state.get("penalised_steps") == 0
+    state = run.checkpoint.get("state_dict", {}).get("penalty._extra_state")
+    has_eta = (_options(run, "model").get("eta") or 0) > 0
+    return has_eta and isinstance(state, dict) and state.get("penalised_steps") == 0
 
 
 def _notices(run: RunFolder, against: RunFolder | None, audit: Mapping[str, Any] | None) -> list[str]:

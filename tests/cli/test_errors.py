@@ -1,7 +1,6 @@
 """Wrong input: a few lines that say what to do, exit code 2, no traceback, nothing half-written."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,9 +12,7 @@ from fairrf_lightning import InputError
 from fairrf_lightning.callbacks.run_files import PredictionWriter
 from fairrf_lightning.datamodules import download
 from fairrf_lightning.errors import check_writable
-from tests.conftest import Refused
-
-Cli = Callable[[str], None]
+from tests.conftest import Cli, Refused
 
 
 @pytest.mark.parametrize(

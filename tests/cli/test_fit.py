@@ -1,7 +1,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import redirect_stdout
 from importlib.metadata import entry_points
 from io import StringIO
@@ -17,8 +16,8 @@ from fairrf_lightning.backbones import Linear
 from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.cli import main
 from fairrf_lightning.presets import preset_names
+from tests.conftest import Cli, Printed
 
-Cli = Callable[[str], None]
 SMALL = "--data synthetic --data.n_rows 2000 --data.batch_size 200"
 SHORT = "--trainer.max_epochs=2 --data.batch_size=2048"
 TRAIN = Path(__file__).resolve().parents[2] / "train.py"
@@ -80,16 +79,12 @@ def test_the_logged_names_are_those_promised(adult: tuple[Path, str]) -> None:
     assert promised <= logged
 
 
-def test_test_and_validate_need_only_the_checkpoint(
-    adult: tuple[Path, str], cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_test_and_validate_need_only_the_checkpoint(adult: tuple[Path, str], printed: Printed) -> None:
     table = adult[1].split("Test split")[1].split("Groups")[0]
     best = adult[0] / "checkpoints" / "best.ckpt"
     for options in (f"--data adult --ckpt_path {best}", f"--ckpt_path {best}"):
-        cli(f"test {options}")
-        assert capsys.readouterr().out.split("Test split")[1].split("Groups")[0] == table
-    cli(f"validate --ckpt_path={best}")
-    assert "Validation split" in capsys.readouterr().out
+        assert printed(f"test {options}").split("Test split")[1].split("Groups")[0] == table
+    assert "Validation split" in printed(f"validate --ckpt_path={best}")
 
 
 def test_predict_writes_probabilities_and_decisions_of_the_test_rows(
@@ -141,9 +136,8 @@ def test_the_checkpoint_can_be_chosen_by_a_gap(cli: Cli) -> None:
     assert torch.load(checkpoint(), weights_only=True)["epoch"] == best
 
 
-def test_eta_zero_is_the_vanilla_model(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli(f"fit {SMALL} --model.eta 0 --trainer.max_epochs 2")
-    assert "eta 0 (vanilla)" in capsys.readouterr().out
+def test_eta_zero_is_the_vanilla_model(printed: Printed) -> None:
+    assert "eta 0 (vanilla)" in printed(f"fit {SMALL} --model.eta 0 --trainer.max_epochs 2")
     logged = pd.read_csv("lightning_logs/version_0/metrics.csv")
     assert (logged["train_penalty"].dropna() == 0).all()
 
@@ -177,15 +171,10 @@ def test_the_console_script_is_the_same_command() -> None:
     assert script.load() is main
 
 
-def test_print_config_and_help_know_the_short_names(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_info:
-        cli("fit --data adult --model.backbone svm --print_config")
-    assert exit_info.value.code == 0
-    assert "fairrf_lightning.backbones.LinearSVM" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as exit_info:
-        cli("fit --data.help adult")
-    assert exit_info.value.code == 0
-    assert "related" in capsys.readouterr().out
+def test_print_config_and_help_know_the_short_names(printed: Printed) -> None:
+    config = printed("fit --data adult --model.backbone svm --print_config")
+    assert "fairrf_lightning.backbones.LinearSVM" in config
+    assert "related" in printed("fit --data.help adult")
 
 
 def test_the_presets_of_callbacks_can_be_plugged_in(cli: Cli) -> None:
@@ -234,11 +223,8 @@ def test_choosing_by_accuracy_takes_the_highest(cli: Cli) -> None:
 
 @pytest.mark.parametrize("switch", ["--trainer.enable_checkpointing false", "--trainer.limit_val_batches 0"])
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
-def test_without_a_chosen_checkpoint_the_last_weights_are_tested(
-    cli: Cli, capsys: pytest.CaptureFixture[str], switch: str
-) -> None:
-    cli(f"fit {SMALL} --trainer.max_epochs 2 {switch}")
-    assert "Test split" in capsys.readouterr().out
+def test_without_a_chosen_checkpoint_the_last_weights_are_tested(printed: Printed, switch: str) -> None:
+    assert "Test split" in printed(f"fit {SMALL} --trainer.max_epochs 2 {switch}")
 
 
 def test_a_class_in_the_current_folder_can_be_named(cli: Cli) -> None:

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 import yaml
 
 from fairrf_lightning.cli.short_names import METHODS, expand_method
-from tests.conftest import Refused
+from tests.conftest import Cli, Printed, Refused
 
-CLI: TypeAlias = Callable[[str], None]
 RUN = Path("lightning_logs/version_0")
 QUICK = "--trainer.max_epochs=1 --trainer.accelerator=cpu"
 SYNTHETIC = "--data synthetic --data.n_rows=1000"
@@ -27,22 +25,18 @@ def record() -> dict[str, Any]:
     return loaded
 
 
-def test_arl_says_what_its_adversary_did(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arl_says_what_its_adversary_did(printed: Printed) -> None:
     options = "--data.n_rows 2000 --data.batch_size 200 --model.pretrain_steps 3 --trainer.max_epochs 1"
-    cli(f"fit --data synthetic --method arl {options}")
     expected = "ARL: adversary with learning rate 0.01, after 3 steps of the learner alone."
-    assert expected in capsys.readouterr().out
+    assert expected in printed(f"fit --data synthetic --method arl {options}")
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_trains_on_adult_and_is_tested_as_it_was_trained(
-    method: str, cli: CLI, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli(f"fit --data adult --method {method} --trainer.max_epochs=2 --trainer.accelerator=cpu")
-    printed = capsys.readouterr().out
-    model = "--method arl" if method == "arl" else ""
-    cli(f"test --data adult --trainer.accelerator=cpu {model} --ckpt_path {RUN / 'checkpoints/best.ckpt'}")
-    assert capsys.readouterr().out.split("Checkpoint")[0] == printed.split("Checkpoint")[0]
+def test_each_method_trains_on_adult_and_is_tested_as_it_was_trained(method: str, printed: Printed) -> None:
+    fitted = printed(f"fit --data adult --method {method} --trainer.max_epochs=2 --trainer.accelerator=cpu")
+    options = f"--trainer.accelerator=cpu {'--method arl' if method == 'arl' else ''}"
+    tested = printed(f"test --data adult {options} --ckpt_path {RUN / 'checkpoints/best.ckpt'}")
+    assert tested.split("Checkpoint")[0] == fitted.split("Checkpoint")[0]
     expected = {
         "fairrf": "Trained without: sex.\neta 0.6; lambda: age",
         "vanilla": "Trained without: sex.\neta 0 (vanilla)",
@@ -51,14 +45,14 @@ def test_each_method_trains_on_adult_and_is_tested_as_it_was_trained(
         "ksmote": "Trained without: sex.\neta 0.6; lambda: cluster 1.00",
         "arl": "Trained without: sex.\nARL: the adversary never stepped; all 88 steps",
     }
-    assert expected[method] in printed
+    assert expected[method] in fitted
     assert record()["expose_sensitive"] is (method == "constrain_s")
     assert record()["remove_related"] is (method == "remove_r")
     assert record()["ksmote"] == ({"n_clusters": 4, "neighbours": 5} if method == "ksmote" else None)
     assert config()["data"]["init_args"]["expose_sensitive"] is (method == "constrain_s")
 
 
-def test_the_saved_config_repeats_the_run(cli: CLI) -> None:
+def test_the_saved_config_repeats_the_run(cli: Cli) -> None:
     arl = "--model.adversary_lr=0.5 --method arl --model.pretrain_steps=2"
     cli(f"fit {QUICK} {SYNTHETIC} --data.ksmote.n_clusters=3 {arl}")
     first = config()
@@ -91,7 +85,5 @@ def test_wrong_options_answer_in_a_line(options: str, message: str, refused: Ref
     assert message in refused(f"fit {SYNTHETIC} {options}")
 
 
-def test_help_names_the_methods(cli: CLI, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli("fit --help-all")
-    assert "constrain_s: --data.expose_sensitive=true" in " ".join(capsys.readouterr().out.split())
+def test_help_names_the_methods(printed: Printed) -> None:
+    assert "constrain_s: --data.expose_sensitive=true" in " ".join(printed("fit --help-all").split())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 import pandas as pd
 import pytest
@@ -16,9 +14,8 @@ from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import COMPASDataModule, SyntheticDataModule
 from fairrf_lightning.datamodules.leakage import protected_names
 from fairrf_lightning.experiments.space import read_space
-from tests.conftest import Refused
+from tests.conftest import Cli, Printed, Refused
 
-Cli: TypeAlias = Callable[[str], None]
 SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 2"
 RUN = Path("lightning_logs/version_0")
 PRESETS = Path(__file__).parents[2] / "callbacks"
@@ -168,11 +165,7 @@ class Mine(LightningModule):
 
 @pytest.mark.filterwarnings("ignore:.*validation_step", "ignore:.*val_dataloader")
 def test_an_attached_penalty_takes_the_place_of_the_built_in_update(
-    cli: Cli,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    refused: Refused,
+    printed: Printed, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: Refused
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     Path("foreign_module.py").write_text(MODULE)
@@ -181,13 +174,12 @@ def test_an_attached_penalty_takes_the_place_of_the_built_in_update(
         '--trainer.callbacks.penalty.init_args.related={"a":[0],"b":[1]} --trainer.callbacks.module=net'
     )
     command = f"fit --model foreign_module.Mine {SMALL} {attached}"
-    cli(command)
     # With the built-in update lambda would have been updated every step or so.
-    assert "lambda was never updated" in capsys.readouterr().out
+    assert "lambda was never updated" in printed(command)
     message = refused(f"{command} --lambda_update.every_n_steps 1")
     assert "--lambda_update.* has no effect" in message
-    cli("fit --config lightning_logs/version_0/config.yaml")  # the record of the run trains it again
-    assert "lambda was never updated" in capsys.readouterr().out
+    again = "fit --config lightning_logs/version_0/config.yaml"  # the record of the run trains it again
+    assert "lambda was never updated" in printed(again)
 
 
 @pytest.mark.filterwarnings("ignore:.*validation_step", "ignore:.*val_dataloader")
@@ -241,11 +233,9 @@ def test_names_are_matched_as_words() -> None:
     assert protected_names([*protected, *ordinary]) == protected
 
 
-def test_a_checkpoint_chosen_by_s_is_kept_but_not_tested(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli(f"fit {SMALL} --model.lr 0.02 --trainer.callbacks+={PRESETS / 'keep_fairest.yaml'}")
-    assert "checkpoints/best.ckpt" in capsys.readouterr().out.partition("Checkpoint: ")[2].splitlines()[0]
+def test_a_checkpoint_chosen_by_s_is_kept_but_not_tested(printed: Printed) -> None:
+    shown = printed(f"fit {SMALL} --model.lr 0.02 --trainer.callbacks+={PRESETS / 'keep_fairest.yaml'}")
+    assert "checkpoints/best.ckpt" in shown.partition("Checkpoint: ")[2].splitlines()[0]
     assert list((RUN / "checkpoints").glob("fairest-*.ckpt"))
 
 
@@ -260,11 +250,7 @@ def test_a_thread_can_run_a_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("related", ["age,relationship", "[age,relationship]", "age"])
-def test_a_list_may_be_given_without_brackets(
-    cli: Cli, capsys: pytest.CaptureFixture[str], related: str
-) -> None:
+def test_a_list_may_be_given_without_brackets(printed: Printed, related: str) -> None:
     for option in (f"--data.related {related}", f"--data.related={related}"):
-        with pytest.raises(SystemExit):
-            cli(f"fit --data adult {option} --print_config")
-        config = yaml.safe_load(capsys.readouterr().out)
+        config = yaml.safe_load(printed(f"fit --data adult {option} --print_config"))
         assert config["data"]["init_args"]["related"] == related.strip("[]").split(",")

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -16,10 +16,9 @@ from fairrf_lightning.metrics.decisions import SAME_DECISION
 from fairrf_lightning.notices import vanilla_notice
 from fairrf_lightning.report.facts import Estimate
 from fairrf_lightning.report.text import interval
-from tests.conftest import Refused
+from tests.conftest import Cli, Printed, Refused
 from tests.report.set_bias import with_bias
 
-Cli = Callable[[str], None]
 SHORT = "--trainer.max_epochs=2 --data.batch_size=50"  # enough steps for decisions that differ
 FIT = f"fit --data synthetic --data.n_rows 2000 {SHORT}"
 RUNS = Path("lightning_logs")
@@ -29,13 +28,26 @@ SAID = f"{SAME_DECISION[0].upper()}{SAME_DECISION[1:]}"
 CLAIMS = ("No gap between groups is shown", "no gap shown", "Fairer than", "No difference in fairness")
 
 
-def test_a_run_is_reported_with_the_figures_that_it_logged(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def card_of(folder: str | Path) -> str:
+    return Path(folder, "model_card.md").read_text(encoding="utf-8")
+
+
+def page_of(folder: str | Path) -> str:
+    return Path(folder, "report.html").read_text(encoding="utf-8")
+
+
+def fit_of_table(rows: int, *, with_s: bool) -> str:
+    """Write a table, and return the command that trains on it."""
+    table = SyntheticDataModule(n_rows=rows).read()
+    (table if with_s else table.drop(columns="group")).to_csv("mine.csv", index=False)
+    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
+    return f"fit --data table {options} {'--data.sensitive group' if with_s else ''}"
+
+
+def test_a_run_is_reported_with_the_figures_that_it_logged(cli: Cli, printed: Printed) -> None:
     cli(FIT)
-    main(["report", str(RUN)])
-    assert "Wrote lightning_logs/version_0/report.html, " in capsys.readouterr().out
-    page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
+    assert "Wrote lightning_logs/version_0/report.html, " in printed(f"report {RUN}")
+    page, card = page_of(RUN), card_of(RUN)
     last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
     for text in (page, card):
         assert f"{100 * last['test_acc']:.1f} %" in text
@@ -51,32 +63,28 @@ def test_a_run_is_reported_with_the_figures_that_it_logged(
     assert section.rstrip().endswith("`report.html` has the commands.")
 
 
-def test_the_next_commands_name_the_users_classes(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_commands_name_the_users_classes(cli: Cli, printed: Printed) -> None:
     Path("next_code.py").write_text(
         "from fairrf_lightning.backbones import MLP\nclass Mine(MLP):\n    '''Mine.'''\n"
     )
-    cli(f"{SMALL} --model.backbone next_code.Mine")
-    following = capsys.readouterr().out.partition("Next:\n")[2].splitlines()
+    following = printed(f"{SMALL} --model.backbone next_code.Mine").partition("Next:\n")[2].splitlines()
     assert len(following) == 3
     for line in following:
         cli(line.partition("train.py ")[2])
-    card = (RUN / "model_card.md").read_text(encoding="utf-8")
+    card = card_of(RUN)
     assert "could not be evaluated" not in card
     assert "false positive rate" in card
 
 
 def test_a_run_without_s_is_reported_all_the_same(cli: Cli) -> None:
-    table = SyntheticDataModule(n_rows=1000).read().drop(columns="group")
-    table.to_csv("mine.csv", index=False)
-    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
-    cli(f"fit --data table {options} {SHORT}")
+    cli(f"{fit_of_table(1000, with_s=False)} {SHORT}")
     main(["report", str(RUN), "--out", "elsewhere"])
-    card = Path("elsewhere/model_card.md").read_text(encoding="utf-8")
+    card = card_of("elsewhere")
     assert "**Fairness to groups is not measured here**" in card
     assert "Dependence on height (penalty R) is" in card
     assert "The data have no sensitive attribute." in card
     assert "lambda" in card
-    page = Path("elsewhere/report.html").read_text(encoding="utf-8")
+    page = page_of("elsewhere")
     assert "python train.py certify lightning_logs/version_0/checkpoints/best.ckpt --template" in page
     for text in (card.replace("\\", ""), page):
         assert "version_0 on mine.csv" in text
@@ -91,19 +99,17 @@ def test_a_run_with_another_logger_and_no_checkpoints_says_what_is_missing(cli: 
     cli(f"{FIT} --trainer.enable_checkpointing false")
     (RUN / "metrics.csv").unlink()
     main(["report", str(RUN)])
-    page = (RUN / "report.html").read_text(encoding="utf-8")
+    page = page_of(RUN)
     assert "The run has no metrics.csv" in page
     assert "the run has kept no checkpoint" in page
     assert "python train.py certify" not in page, "there is nothing to certify"
 
 
 def test_a_run_whose_data_are_gone_shows_what_it_logged(cli: Cli) -> None:
-    SyntheticDataModule(n_rows=1000).read().to_csv("mine.csv", index=False)
-    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
-    cli(f"fit --data table {options} --data.sensitive group {SHORT}")
+    cli(f"{fit_of_table(1000, with_s=True)} {SHORT}")
     Path("mine.csv").unlink()
     main(["report", str(RUN)])
-    page, card = ((RUN / name).read_text(encoding="utf-8") for name in ("report.html", "model_card.md"))
+    page, card = page_of(RUN), card_of(RUN)
     last = pd.read_csv(RUN / "metrics.csv").iloc[-1]
     assert f"{100 * last['test_dp_gap']:.2f}" in card
     assert "The checkpoint could not be evaluated again" in page
@@ -121,7 +127,7 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(cli: Cli, r
     options = ["--ckpt_path", str(best), *data]
     main(["certify", *options, "--audit-sample", "sample.csv", "--output", str(RUN / "certificate.json")])
     main(["report", str(RUN)])
-    card = (RUN / "model_card.md").read_text(encoding="utf-8")
+    card = card_of(RUN)
     found = json.loads((RUN / "certificate.json").read_text())
     assert f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95% conf" in card
     assert f"{100 * found['rows']['prob']['bound']:.2f}" in card
@@ -140,7 +146,7 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(cli: Cli, r
 def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
     grid = ["grid", "--data", "synthetic", "--data.n_rows", "1000", "--epochs", "2", "--plot", "false"]
     main([*grid, "--eta", "0.5,1", "--seeds", "2"])
-    written = Path("grid_synthetic/report.html").read_text(encoding="utf-8")
+    written = page_of("grid_synthetic")
     assert "3 settings on synthetic: dEO" in written
     assert "train rows" in written
     card = Path("grid_synthetic/model_card.md")
@@ -150,11 +156,11 @@ def test_a_grid_ends_with_a_report_and_is_drawn_around_a_run(cli: Cli) -> None:
     assert "| vanilla | eta 0 (vanilla) |" in card.read_text(encoding="utf-8")
     cli(FIT)
     main(["report", str(RUN), "--grid", "grid_synthetic"])
-    of_run = (RUN / "model_card.md").read_text(encoding="utf-8")
+    of_run = card_of(RUN)
     assert "| this run | FairRF, eta" in of_run
     assert "the grid's choice" in of_run
     main([*grid, "--eta", "90", "--seeds", "2", "--out", "vanilla", "--max_accuracy_loss", "0"])
-    alone = Path("vanilla/model_card.md").read_text(encoding="utf-8")
+    alone = card_of("vanilla")
     assert "Model: eta 0 (vanilla)." in alone
     assert "The data do not say" not in alone
     assert "change" not in alone
@@ -191,15 +197,15 @@ def test_a_sweep_ends_with_a_report_of_the_validation_rows(cli: Cli) -> None:
     del cli  # for its folder
     sweep = ["sweep", "--data", "synthetic", "--data.n_rows", "1000", "--trials", "3", "--plot", "false"]
     main([*sweep, "--epochs", "2", "--seeds", "2"])
-    card = Path("sweep_synthetic/model_card.md").read_text(encoding="utf-8")
+    card = card_of("sweep_synthetic")
     trials = pd.read_csv("sweep_synthetic/trials.csv")
     assert f"| {trials['val_covariance'].iloc[0]:.4f} " in card
     assert "S was not used" in card
-    page = Path("sweep_synthetic/report.html").read_text(encoding="utf-8")
+    page = page_of("sweep_synthetic")
     assert "3 trials: val_covariance" in page
     assert "python train.py fit --config sweep_synthetic/chosen.yaml" in page
     main([*sweep, "--epochs", "1", "--seeds", "1", "--out", "gap", "--objective", "with_s:val_dp_gap"])
-    assert "S of the validation rows was used" in Path("gap/model_card.md").read_text(encoding="utf-8")
+    assert "S of the validation rows was used" in card_of("gap")
 
 
 def test_a_run_is_compared_with_another_one(cli: Cli, refused: Refused) -> None:
@@ -207,7 +213,7 @@ def test_a_run_is_compared_with_another_one(cli: Cli, refused: Refused) -> None:
     cli(f"{FIT} --model.eta 0")
     cli(f"{FIT} --seed_everything 5")
     main(["report", str(RUNS / "version_0"), "--against", str(RUNS / "version_1")])
-    card = (RUNS / "version_0/model_card.md").read_text(encoding="utf-8")
+    card = card_of(RUN)
     (best,) = (RUNS / "version_0/checkpoints").glob("best.ckpt")
     (other,) = (RUNS / "version_1/checkpoints").glob("best.ckpt")
     main(["audit", "--data=synthetic", "--data.n_rows=2000", str(best), "--against", str(other)])
@@ -236,34 +242,28 @@ def test_a_run_is_compared_with_another_one(cli: Cli, refused: Refused) -> None:
 
 
 def written(folder: Path) -> Iterator[str]:
-    for name in ("report.html", "model_card.md"):
-        yield (folder / name).read_text(encoding="utf-8").partition('<script type="application/json"')[0]
+    yield page_of(folder).partition('<script type="application/json"')[0]
+    yield card_of(folder)
 
 
 def headline(folder: Path) -> str:
-    card = (folder / "model_card.md").read_text(encoding="utf-8")
-    return next(line for line in card.splitlines() if line.startswith("**"))
+    return next(line for line in card_of(folder).splitlines() if line.startswith("**"))
 
 
-def test_an_audit_says_first_and_last_that_all_decisions_are_the_same(
-    cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del cli  # for its folder
+def test_an_audit_says_first_and_last_that_all_decisions_are_the_same(printed: Printed) -> None:
     rows = pd.DataFrame({"prob": [0.6, 0.9] * 60, "target": [1, 1, 1, 0] * 30, "sex": list("ffm") * 40})
     rows.assign(other=[0.4, 0.6] * 60).to_csv("p.csv", index=False)
-    main(["audit", "--predictions", "p.csv", "--groups", "sex"])
-    lines = capsys.readouterr().out.splitlines()
+    audit = "audit --predictions p.csv --groups sex"
+    lines = printed(audit).splitlines()
     assert lines[0] == lines[-2] == f"{SAID}."
     assert headline(Path("audit")) == f"**{SAID}**"
     for text in written(Path("audit")):
         assert not [claim for claim in CLAIMS if claim in text]
     assert json.loads(Path("audit/audit.json").read_text())["notices"] == [f"{SAID}."]
-    main(["audit", "--predictions", "p.csv", "--groups", "sex", "--against", "other"])
-    capsys.readouterr()
+    printed(f"{audit} --against other")
     assert headline(Path("audit")) == f"**{SAID}**", "no comparison saves it"
-    options = ["--prob", "other", "--against", "prob"]
-    main(["audit", "--predictions", "p.csv", "--groups", "sex", *options])
-    assert capsys.readouterr().out.startswith(f"Of the other model: {SAME_DECISION}.")
+    shown = printed(f"{audit} --prob other --against prob")
+    assert shown.startswith(f"Of the other model: {SAME_DECISION}.")
     assert headline(Path("audit")).startswith("**prob gives everyone the same decision; a comparison")
 
 
@@ -273,16 +273,13 @@ def test_a_report_has_it_as_its_headline_with_and_without_s(cli: Cli) -> None:
     assert headline(RUN) == f"**{SAID}**"
     for text in written(RUN):
         assert not [claim for claim in CLAIMS if claim in text]
-    table = SyntheticDataModule(n_rows=400).read().drop(columns="group")
-    table.to_csv("mine.csv", index=False)
-    options = "--data.path mine.csv --data.target label --data.positive 1 --data.related [height,income]"
-    cli(f"fit --data table {options} --trainer.max_epochs=1 {with_bias('-100')}")
+    cli(f"{fit_of_table(400, with_s=False)} --trainer.max_epochs=1 {with_bias('-100')}")
     run = RUN.with_name("version_1")
     main(["report", str(run)])
     assert headline(run) == f"**{SAID}**"
 
 
-def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_within_pretraining_is_vanilla(cli: Cli, printed: Printed) -> None:
     cli(f"{SMALL} --trainer.max_epochs=1")
     main(["report", str(RUN)])
     for text in written(RUN):
@@ -290,10 +287,9 @@ def test_a_run_within_pretraining_is_vanilla(cli: Cli, capsys: pytest.CaptureFix
         assert "FairRF, eta 0.7" not in text
         assert "the penalty was never on (eta 0.7)" in text.replace("\\", "")
     (best,) = (RUN / "checkpoints").glob("best.ckpt")
-    capsys.readouterr()
-    main(["audit", "--ckpt_path", str(best), "--data", "synthetic", "--data.n_rows", "400"])
+    shown = printed(f"audit --ckpt_path {best} --data synthetic --data.n_rows 400")
     line = vanilla_notice(0.7, 0, str(best))
-    assert line in capsys.readouterr().out.splitlines()
+    assert line in shown.splitlines()
     assert line in json.loads(Path("audit/audit.json").read_text())["notices"]
     cli(SMALL)
     main(["report", str(RUN.with_name("version_1")), "--against", str(RUN)])

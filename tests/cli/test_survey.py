@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from fairrf_lightning.audit.sample_size import plan_survey
-from tests.conftest import Refused
+from tests.conftest import Printed, Refused
 
 SYNTHETIC = "--data synthetic --data.seed 0"
 
 
-def test_form_records_the_probability_and_is_never_overwritten(
-    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str], refused: Refused
-) -> None:
-    cli(f"survey draw 60 {SYNTHETIC} --randomized 0.25 --sensitive S")
-    printed = capsys.readouterr().out
-    assert "Wrote survey.csv: 60 people" in printed
-    assert "Then correct takes a run and --survey survey.csv, or fit takes" in printed
+def test_form_records_the_probability_and_is_never_overwritten(printed: Printed, refused: Refused) -> None:
+    shown = printed(f"survey draw 60 {SYNTHETIC} --randomized 0.25 --sensitive S")
+    assert "Wrote survey.csv: 60 people" in shown
+    assert "Then correct takes a run and --survey survey.csv, or fit takes" in shown
     assert "251 to 1000: write down your own group" in Path("survey_instructions.txt").read_text("utf-8")
     form = pd.read_csv("survey.csv")
     assert form["randomized"].eq(0.25).all()
     form.assign(S="a").to_csv("survey.csv", index=False)
     before = Path("survey.csv").read_bytes()
-    again = f"survey draw 60 {SYNTHETIC} --sensitive S"
-    assert "this file exists, with 60 answers, and is kept" in refused(again)
+    message = refused(f"survey draw 60 {SYNTHETIC} --sensitive S")
+    assert "this file exists, with 60 answers, and is kept" in message
     assert Path("survey.csv").read_bytes() == before
 
 
@@ -48,9 +44,7 @@ def test_invalid_options(command: str, message: str, refused: Refused) -> None:
     assert not list(Path().iterdir())
 
 
-def test_plan_prints_the_number_of_people(
-    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    cli("survey plan 0.1 --selected 0.2 --shares 0.33,0.67 --explained 0.4")
+def test_plan_prints_the_number_of_people(printed: Printed) -> None:
     people = plan_survey(0.1, selected=0.2, shares=(0.33, 0.67), explained=0.4).people
-    assert f"{people:,} answers give dDP" in capsys.readouterr().out
+    shown = printed("survey plan 0.1 --selected 0.2 --shares 0.33,0.67 --explained 0.4")
+    assert f"{people:,} answers give dDP" in shown

@@ -6,7 +6,6 @@ import html
 import json
 import re
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import torch
 
 from fairrf_lightning.cli import main
 from fairrf_lightning.datamodules import SyntheticDataModule
+from tests.conftest import Cli
 
-Cli = Callable[[str], None]
 FEW = "--trainer.max_epochs=2 --data.batch_size=50"
 RUN = Path("lightning_logs/version_0")
 # A full grid takes a minute; these options only make it smaller.

@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 
 from fairrf_lightning.messages import install_command
 from fairrf_lightning.tracking import WandbLogger
-from tests.conftest import Refused
+from tests.conftest import Cli, Refused
 from tests.tracking.conftest import finish, set_environment
 from tests.tracking.run_file import read_run
 from tests.tracking.wandb_server import KEY, Server
@@ -86,7 +86,7 @@ def test_a_run_of_the_users_own_is_used(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_lightnings_own_logger_is_replaced_on_the_command_line_beside_another(
-    cli: Callable[[str], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     own = f"{LightningWandbLogger.__module__}.{LightningWandbLogger.__name__}"
     csv = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "a"}}

@@ -2,18 +2,17 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import Cli
 from tests.tracking.conftest import finish
 from tests.tracking.run_file import read_run
 from tests.tracking.wandb_server import KEY, Server
 
 FIT = "fit --data synthetic --data.n_rows 2000 --trainer.max_epochs 2 --trainer.logger wandb"
-Cli = Callable[[str], None]
 
 
 def test_a_run_arrives_with_charts_tables_and_checkpoints(cli: Cli, online: Server, tmp_path: Path) -> None:

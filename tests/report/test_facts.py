@@ -1,6 +1,5 @@
 """Facts of audits, and of the files of a run, however odd they are."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from fairrf_lightning.report.page import render_card, render_page
 from fairrf_lightning.report.run import RunAudit, run_facts
 from fairrf_lightning.report.sections import gaps_section, sections
 from fairrf_lightning.report.text import LINEAR_ONLY
-from tests.conftest import Refused
+from tests.conftest import Cli, Refused
 
-Cli = Callable[[str], None]
 RECORD = """{"data": "X", "rows": {"test": 3}, "columns": ["a", "b=1", "b=2"], "related": {"a": [0]},
 "sensitive": "s",
 "include_sensitive": %s, "expose_sensitive": %s, "groups": ["f", "m"]}"""
