@@ -21,7 +21,8 @@ from fairrf_lightning.cli.tables import resumable
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, run_settings
-from fairrf_lightning.experiments.run import Job, _Progress, default_num_workers, run_jobs
+from fairrf_lightning.experiments.run import Job, run_jobs
+from fairrf_lightning.experiments.workers import _Progress, default_num_workers
 from fairrf_lightning.methods import KSMOTE
 
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
