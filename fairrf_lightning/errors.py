@@ -50,7 +50,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise :class:`InputError` unless the value of an option is one of its choices."""
     choices = list(choices)
     if value not in choices:
-        raise InputError(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}.")
+        raise InputError(f"{name} = {value!r}: no such choice; {did_you_mean(str(value), choices)}")
 
 
 def check_at_least(minimum: float, **options: float | None) -> None:

@@ -14,7 +14,7 @@ import pandas as pd
 from lightning.pytorch.callbacks import LambdaCallback
 from torch import Tensor
 
-from fairrf_lightning.errors import InputError, check_at_least, did_you_mean
+from fairrf_lightning.errors import InputError, check_at_least, check_choice
 from fairrf_lightning.experiments.results import KEY, ResultsFile, data_identity, model_identity
 from fairrf_lightning.experiments.setting import Schedule, Setting, StackConfig
 from fairrf_lightning.experiments.stack import MakeData, Stack
@@ -196,8 +196,7 @@ def run_jobs(
         backend: Backend of joblib: ``"loky"`` for this machine, ``"dask"`` or ``"ray"`` for a cluster.
     """
     check_at_least(1, workers=workers)
-    if backend not in BACKENDS:
-        raise InputError(f"backend = {backend!r}: no such backend; {did_you_mean(backend, BACKENDS)}")
+    check_choice("backend", backend, BACKENDS)
     advance = advance or (lambda _: None)
     results = ResultsFile(path)
     results.check_writable()
