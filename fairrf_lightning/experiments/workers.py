@@ -27,6 +27,7 @@ import joblib
 import torch
 
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.messages import install_command
 
 if TYPE_CHECKING:
     from fairrf_lightning.experiments.run import Job, Model, Row
@@ -165,9 +166,7 @@ def _cluster(backend: str) -> Iterator[None]:
             joblib.register_parallel_backend("ray", type("_Ray", (own,), {"supports_return_generator": True}))
         dask = import_module("distributed") if backend == "dask" else None
     except ImportError as error:
-        raise InputError(
-            f"--backend {backend} is not installed: pip install 'fairrf-lightning[{backend}]'"
-        ) from error
+        raise InputError(f"--backend {backend} is not installed; run: {install_command(backend)}") from error
     if not dask:
         yield
         return

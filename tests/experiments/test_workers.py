@@ -1,6 +1,7 @@
 """Results are identical for any number of workers, which end together and keep what is finished."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.experiments import Schedule, Setting, run_settings
 from fairrf_lightning.experiments.run import Job, run_jobs
 from fairrf_lightning.experiments.workers import _Progress, default_num_workers
+from fairrf_lightning.messages import install_command
 from fairrf_lightning.methods import KSMOTE
 
 DATA = partial(SyntheticDataModule, n_rows=1000, batch_size=128)
@@ -160,7 +162,7 @@ def test_data_that_cannot_be_sent_are_explained() -> None:
         ({"backend": "lokey"}, "did you mean 'loky'"),
         (
             {"backend": "ray", "workers": 2},
-            r"--backend ray is not installed: pip install 'fairrf-lightning\[ray\]'",
+            re.escape(f"--backend ray is not installed; run: {install_command('ray')}"),
         ),
     ],
 )
