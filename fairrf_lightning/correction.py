@@ -12,8 +12,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.estimate import ACT_ABOVE, GapEstimate, ScoredRows, estimate_gaps, is_detected
+from fairrf_lightning.errors import InputError, check_at_least, did_you_mean
+from fairrf_lightning.estimate import (
+    ACT_ABOVE,
+    GapEstimate,
+    ScoredRows,
+    check_probabilities,
+    estimate_gaps,
+    is_detected,
+)
 from fairrf_lightning.functional import (
     PathPoint,
     corrected_scores,
@@ -59,6 +66,7 @@ class Goal:
             raise InputError(
                 f"goal {self.gap} = {self.limit}: expected dp or eo, and a gap from 0 to below 1."
             )
+        check_at_least(0, act_above=self.act_above)
         loss = self.max_accuracy_loss
         if not 0 <= loss < 1:
             raise InputError(
@@ -215,6 +223,7 @@ class Correction(nn.Module):
 
     def decide(self, probs: Tensor, membership: Tensor) -> Tensor:
         """Return the corrected decisions, 0 or 1."""
+        check_probabilities("probs", probs)
         return (self.scores(probs, membership) >= 0.5).long()
 
     def forward(self, probs: Tensor, inputs: Tensor) -> Tensor:
@@ -317,8 +326,9 @@ def _check_rows(probs: Tensor, values: Tensor, labels: Tensor) -> None:
             f"probs {tuple(probs.shape)}, membership {tuple(values.shape)}, target {tuple(labels.shape)}: "
             "expected one value of each per row."
         )
-    if not bool(((probs >= 0) & (probs <= 1)).all()) or not bool(values.isfinite().all()):
-        raise InputError("probs and membership: expected probabilities, from 0 to 1, without missing values.")
+    check_probabilities("probs", probs)
+    if not bool(values.isfinite().all()):
+        raise InputError("membership: expected numbers without missing values.")
     if labels.all() or not labels.any():
         raise InputError("target: all rows have one class; the strength is chosen on rows of both.")
 

@@ -54,7 +54,9 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise :class:`InputError` unless the value of an option is one of its choices."""
     choices = list(choices)
     if value not in choices:
-        raise InputError(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}.")
+        near = get_close_matches(str(value), choices, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise InputError(f"{name} = {value!r}: expected one of {', '.join(map(repr, choices))}{hint}")
 
 
 def check_at_least(minimum: float, **options: float | None) -> None:

@@ -41,6 +41,12 @@ class GapEstimate:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
+def check_probabilities(name: str, values: Tensor) -> None:
+    """Raise unless values lie between 0 and 1, without missing ones."""
+    if not bool(((values >= 0) & (values <= 1)).all()):
+        raise InputError(f"{name}: expected probabilities, from 0 to 1, without missing values.")
+
+
 @dataclass(frozen=True)
 class ScoredRows:
     """Rows without S, with the scores of a model.
@@ -56,6 +62,12 @@ class ScoredRows:
     inputs: Tensor
     target: Tensor | None = None
     rows: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        parts = (self.scores, self.inputs, self.target, self.rows)
+        if len({len(part) for part in parts if part is not None}) > 1:
+            raise InputError("rows: expected as many scores, inputs, labels and row numbers.")
+        check_probabilities("scores", self.scores)
 
     @classmethod
     def of(

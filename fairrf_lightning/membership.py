@@ -199,8 +199,9 @@ class Membership(nn.Module):
         Raises:
             InputError: If a column does not exist, or no S can have such a share or such correlations.
         """
-        if not 0 < share < 1:
-            raise InputError(f"share = {share}: expected a number between 0 and 1.")
+        if not 0 < share < 1 or not correlations:
+            found = f"share = {share}, {len(correlations)} correlations"
+            raise InputError(f"{found}: expected a number between 0 and 1, and one correlation or more.")
         names = data.feature_names
         for name, value in correlations.items():
             check_column("correlations", name, names)

@@ -54,6 +54,13 @@ class Survey:
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) > 1:
             raise InputError(f"survey: its parts have {sorted(lengths)} rows; expected one number of people.")
+        if self.inputs.ndim != 2 or not bool(self.inputs.isfinite().all()):
+            raise InputError("survey: inputs: expected a table of encoded columns without missing values.")
+        ids, labels = torch.arange(self.num_groups), torch.tensor([0, 1])
+        if not bool(torch.isin(self.groups.cpu(), ids).all()):
+            raise InputError(f"survey: groups: expected ids from 0 to {self.num_groups - 1}.")
+        if self.target is not None and not bool(torch.isin(self.target.cpu(), labels).all()):
+            raise InputError("survey: target: expected 0 or 1; None if the labels are not known.")
         check_randomized(self.randomized)
         if len(self) < MIN_PEOPLE:
             raise InputError(

@@ -16,8 +16,9 @@ from fairrf_lightning.cli.grid import check_matplotlib
 from fairrf_lightning.cli.tables import print_lines, progress_bar, resumable
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import InputError, did_you_mean
-from fairrf_lightning.experiments.run import Job, default_num_workers, run_jobs
+from fairrf_lightning.experiments.run import Job, run_jobs
 from fairrf_lightning.experiments.setting import Schedule
+from fairrf_lightning.experiments.workers import default_num_workers
 from fairrf_lightning.report import write_report_if_installed
 from paper.numbers import CASE_STUDY
 from paper.plans import EPOCHS_TIMES, PARTS, STEPS, Plan, plans

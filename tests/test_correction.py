@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fairrf_lightning import InputError
 from fairrf_lightning.correction import Correction, Goal
+from fairrf_lightning.estimate import ScoredRows
 from fairrf_lightning.functional import correction_costs, correction_path, membership_rates
 from fairrf_lightning.membership import by_group
 
@@ -197,6 +198,15 @@ def test_rows_that_do_not_match() -> None:
         Correction.fit(probs, membership, target=labels, max_accuracy_loss=-0.1)
     with pytest.raises(InputError, match="without missing values"):
         Correction.fit(probs, membership.clone().fill_(math.nan), target=labels)
+    for wrong in (probs.logit(), probs.clone().fill_(math.nan)):
+        with pytest.raises(InputError, match="probs: expected probabilities"):
+            Correction(torch.zeros(2), torch.ones(2) / 2).decide(wrong, membership)
+        with pytest.raises(InputError, match="scores: expected probabilities"):
+            ScoredRows(wrong, torch.zeros(100, 1))
+    with pytest.raises(InputError, match="as many scores, inputs"):
+        ScoredRows(probs, torch.zeros(99, 1))
+    with pytest.raises(InputError, match="act_above = nan"):
+        Goal(act_above=math.nan)
 
 
 def test_membership_of_two_groups_may_be_one_column() -> None:

@@ -218,6 +218,8 @@ def test_correlations_that_no_attribute_can_have(data: SyntheticDataModule, tmp_
         Membership.from_correlations(0.5, {"hight": 0.9}, data)
     with pytest.raises(InputError, match="between 0 and 1"):
         Membership.from_correlations(1.0, {"height": 0.4}, data)
+    with pytest.raises(InputError, match="one correlation or more"):
+        Membership.from_correlations(0.5, {}, data)
 
 
 def test_column_of_probabilities_is_read_back(tmp_path: Path) -> None:
@@ -289,6 +291,25 @@ def test_surveys_that_cannot_be_used(
     with pytest.raises(InputError, match=words) as error:
         Survey.read(tmp_path / "survey.csv", data)
     assert len(str(error.value).splitlines()) <= 3
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("inputs", torch.full((60, 2), torch.nan), "without missing values"),
+        ("inputs", torch.zeros(60), "a table of encoded columns"),
+        ("groups", torch.arange(60) % 3, "ids from 0 to 1"),
+        ("groups", torch.arange(60) % 2 - 1, "ids from 0 to 1"),
+        ("groups", torch.arange(60) % 2 / 2, "ids from 0 to 1"),
+        ("target", torch.full((60,), torch.nan), "expected 0 or 1"),
+        ("target", torch.full((60,), 2), "expected 0 or 1"),
+        ("target", torch.zeros(59), "expected one number of people"),
+    ],
+)
+def test_values_that_are_no_survey(part: str, value: Tensor, words: str) -> None:
+    parts = {"inputs": torch.zeros(60, 2), "groups": torch.arange(60) % 2}
+    with pytest.raises(InputError, match=words):
+        Survey(**parts | {part: value})  # type: ignore[arg-type]
 
 
 def test_answers_that_are_not_compared_are_named(tmp_path: Path) -> None:

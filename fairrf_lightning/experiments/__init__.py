@@ -1,8 +1,9 @@
 """Many models as one: settings times seeds, trained as stacks.
 
-``grid`` and ``sweep`` are the analyses. A ``setting`` holds the options of a model, ``stack`` trains several
-models as one ``stacked_module``, ``run`` trains many stacks in parallel, ``results`` keeps one row per model,
-and ``choose`` picks a setting. A sweep draws settings from a ``space`` and keeps its trials in a ``study``.
+``grid`` and ``sweep`` are the analyses. A ``setting`` holds the options of a model. ``run`` sorts models into
+stacks, which ``workers`` train in parallel; a ``stack`` trains its models as one ``stacked_module``.
+``results`` keeps one row per model, and ``choose`` picks a setting. A sweep draws settings from a ``space``
+and keeps its trials in a ``study``.
 """
 
 from fairrf_lightning.experiments.choose import Recommendation, recommend, summarise

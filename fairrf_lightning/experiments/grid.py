@@ -25,9 +25,10 @@ from fairrf_lightning.experiments.choose import (
     strength_option,
     summarise,
 )
-from fairrf_lightning.experiments.run import MAX_MODELS, Advance, default_num_workers, run_settings
+from fairrf_lightning.experiments.run import MAX_MODELS, run_settings
 from fairrf_lightning.experiments.setting import Schedule, Setting, setting_name
 from fairrf_lightning.experiments.stack import MakeData
+from fairrf_lightning.experiments.workers import Advance, default_num_workers
 from fairrf_lightning.metrics.counts import GAPS
 
 Method: TypeAlias = Literal["fairrf", "arl"]

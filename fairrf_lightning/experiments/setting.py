@@ -9,7 +9,7 @@ import pandas as pd
 
 from fairrf_lightning.backbones import BackboneName
 from fairrf_lightning.datamodules.base import TabularDataModule
-from fairrf_lightning.errors import InputError, check_at_least, did_you_mean
+from fairrf_lightning.errors import InputError, check_at_least, check_choice
 from fairrf_lightning.functional import Rule, Statistic, check_beta
 from fairrf_lightning.penalty import Given
 
@@ -82,9 +82,7 @@ class Setting(StackConfig):
         if self.every_n_steps is not None and self.every_n_steps < 1:
             raise InputError(f"every_n_steps = {self.every_n_steps}: expected 1 or more, or null for never.")
         for name, choices in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in choices:
-                raise InputError(f"{name} = {value!r}: no such choice; {did_you_mean(str(value), choices)}")
+            check_choice(name, getattr(self, name), choices)
         self._check_adversary()
 
     def _check_adversary(self) -> None:

@@ -16,7 +16,7 @@ from torchmetrics import Metric
 from torchmetrics.utilities import rank_zero_warn
 from torchmetrics.utilities.plot import _AX_TYPE, _PLOT_OUT_TYPE
 
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import InputError, check_choice
 from fairrf_lightning.metrics.counts import GAPS, Gap, GroupCounts, Mode, Reduction, by_condition
 from fairrf_lightning.metrics.intervals import gap_interval, mean_deviation_interval
 
@@ -206,8 +206,8 @@ class RateGap(GroupCounter):
     ) -> None:
         if num_groups <= 1:
             raise InputError(f"num_groups is {num_groups}, expected 2 or more: a gap compares groups")
-        _check_choice("reduction", reduction, get_args(Reduction))
-        _check_choice("mode", mode, get_args(Mode))
+        check_choice("reduction", reduction, get_args(Reduction))
+        check_choice("mode", mode, get_args(Mode))
         if not 0 <= threshold <= 1:
             raise InputError(
                 f"threshold is {threshold}, expected a probability in [0, 1]: turn a threshold on "
@@ -374,11 +374,6 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     if len(shape) > len(to) or shape[-1:] != to[-1:]:
         return False
     return all(size in (1, wanted) for size, wanted in zip(shape[::-1], to[::-1], strict=False))
-
-
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"unknown {option} {value!r}; {did_you_mean(value, choices)}")
 
 
 def _check_range(

@@ -332,8 +332,8 @@ def test_unchecked_batch_gives_the_same_result() -> None:
     ("arguments", "message"),
     [
         ({"num_groups": 1}, "num_groups is 1, expected 2 or more"),
-        ({"reduction": "gaps"}, "unknown reduction 'gaps'; did you mean 'gap'"),
-        ({"mode": "soft"}, "unknown mode 'soft'; .*hard, prob"),
+        ({"reduction": "gaps"}, "reduction = 'gaps': expected one of .*; did you mean 'gap'"),
+        ({"mode": "soft"}, "mode = 'soft': expected one of 'hard', 'prob'"),
         ({"threshold": 1.5}, r"threshold is 1\.5, expected a probability"),
         ({"threshold": float("nan")}, "threshold is nan"),
     ],
