@@ -141,8 +141,8 @@ class Suggestion:
             return
         yield f"{self.sensitive} is known from {self.source}."
         yield (
-            "0: no association, 1: determined; what chance explains is subtracted. 'chance?': the interval "
-            "contains 0, so that no association is shown; there may be one all the same."
+            "0 is no association and 1 determines it; the part expected by chance is subtracted. 'chance?': "
+            "the interval contains 0, so no association is shown, which does not rule one out."
         )
         if unclear := self._named("unclear"):
             yield (

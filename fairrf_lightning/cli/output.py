@@ -47,7 +47,6 @@ _NOISE = (
     "Restored all states from",
     "Loaded model weights from",
 )
-_ADVICE_ON_SLURM = "The `srun` command is available"
 _LOGGERS = ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero", "fabric.utilities.seed")
 
 
@@ -61,7 +60,7 @@ def quieten() -> None:
         logger = logging.getLogger(f"lightning.{name}")
         logger.removeFilter(_is_news)
         logger.addFilter(_is_news)
-    for message in (NEVER_UPDATED, f".*{NEVER_ON}", "LightningCLI's args parameter", _ADVICE_ON_SLURM):
+    for message in (NEVER_UPDATED, f".*{NEVER_ON}", "LightningCLI's args parameter"):
         warnings.filterwarnings("ignore", message=message)
 
 
