@@ -112,8 +112,7 @@ class CorrectionResult:
         reached = f"{self.outcome.gap_after:.3f} (before: {self.outcome.gap_before:.3f})"
         part = "" if self.before.gaps else ", the visible part of the gap,"
         yield (
-            f"{stopped} {label} {reached}{part} by membership, on "
-            f"{self.outcome.num_rows:,} validation rows"
+            f"{stopped} {label} {reached}{part} by membership, on {self.outcome.num_rows:,} validation rows"
         )
 
     def warnings(self) -> Iterator[str]:

@@ -85,9 +85,13 @@ def read_predictions(
             "the same classes."
         )
     if positive is not None and num_classes > 2:
-        raise InputError(f"--positive {positive}: for two classes, but {prob} has {num_classes}; leave it out.")
+        raise InputError(
+            f"--positive {positive}: for two classes, but {prob} has {num_classes}; leave it out."
+        )
     words = _Words(positive)
-    file = _File(path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against, words, num_classes)
+    file = _File(
+        path, target or None, tuple(dict.fromkeys(groups)), prob, decision, against, words, num_classes
+    )
     file.check(columns)
     source = {"kind": "predictions", "path": str(path), "against": against, "data": None, "split": None}
     scores = Scores(file.groups, threshold=threshold, source=source, num_classes=num_classes)

@@ -246,7 +246,9 @@ def print_audit(result: Mapping[str, Any]) -> None:
             columns=["gap", "of", "value", interval],
         )
         changes = [
-            [f"{gap['gap']}{_OF_MODE[gap['mode']]}", *_change(gap)] for gap in grouping["gaps"] if gap["against"]
+            [f"{gap['gap']}{_OF_MODE[gap['mode']]}", *_change(gap)]
+            for gap in grouping["gaps"]
+            if gap["against"]
         ]
         if changes:
             _print_changes(changes, name, interval)

@@ -75,7 +75,12 @@ COMMANDS = (
     Command("certify", "Assess", "Bound the gap between groups that were never observed.", "report"),
     Command("report", "Assess", "Write an HTML page and a model card of a run, grid or audit.", "report"),
     Command(
-        "sample-size", "Assess", "Number of rows with known groups that an audit needs.", "report", ".audit", "labels"
+        "sample-size",
+        "Assess",
+        "Number of rows with known groups that an audit needs.",
+        "report",
+        ".audit",
+        "labels",
     ),
     Command("to_parquet", "Data", "Convert a large CSV file, so that training streams it."),
     Command("dashboard", "Share", "Save a W&B workspace that shows the runs of a project.", "wandb"),

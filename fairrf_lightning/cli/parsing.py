@@ -78,7 +78,9 @@ class ShortNameParser(LightningArgumentParser):
     def format_help(self) -> str:
         """Return the help, without the usage of all options and without the lists of subclasses."""
         text: str = re.sub(r",\s+known\s+subclasses:[^)]*\)", ")", super().format_help())
-        text = re.sub(r"\Ausage: .*?\n\n(Runs the full optimization routine\.\n\n)?", "", text, flags=re.DOTALL)
+        text = re.sub(
+            r"\Ausage: .*?\n\n(Runs the full optimization routine\.\n\n)?", "", text, flags=re.DOTALL
+        )
         for pattern, heading in _HEADINGS:
             text = re.sub(rf"^{pattern}:$", f"{heading}:", text, flags=re.MULTILINE)
         if (command := self.prog.split()[-1]) in COMMANDS_OF_LIGHTNING:

@@ -70,9 +70,7 @@ class TableSpec:
             if both := sorted(set(names) & set(self.drop)):
                 raise InputError(f"{option}: '{both[0]}' is also named in drop; take it out of one of them")
         if both := sorted(set(self.categorical) & set(self.numeric)):
-            raise InputError(
-                f"categorical: '{both[0]}' is also named in numeric; take it out of one of them"
-            )
+            raise InputError(f"categorical: '{both[0]}' is also named in numeric; take it out of one of them")
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps, as plain values."""

@@ -358,9 +358,7 @@ def _cluster(backend: str) -> Iterator[None]:
             joblib.register_parallel_backend("ray", type("_Ray", (own,), {"supports_return_generator": True}))
         dask = import_module("distributed") if backend == "dask" else None
     except ImportError as error:
-        raise InputError(
-            f"--backend {backend} is not installed; run: {install_command(backend)}"
-        ) from error
+        raise InputError(f"--backend {backend} is not installed; run: {install_command(backend)}") from error
     if not dask:
         yield
         return

@@ -64,7 +64,9 @@ def test_decisions_may_be_words(monkeypatch: pytest.MonkeyPatch) -> None:
         (["", "no"], "yes", "an empty cell in data row 1: expected 0 or 1"),
     ],
 )
-def test_words_that_are_no_decision_are_refused(values: list[str], positive: str | None, message: str) -> None:
+def test_words_that_are_no_decision_are_refused(
+    values: list[str], positive: str | None, message: str
+) -> None:
     pq.write_table(pa.table({"hired": [v or None for v in values], "sex": ["f"] * len(values)}), "p.parquet")
     with pytest.raises(InputError, match=message):
         read_predictions(Path("p.parquet"), ["sex"], decision="hired", positive=positive)
