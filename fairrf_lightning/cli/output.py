@@ -97,9 +97,9 @@ class ProgressLine(ProgressBar):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop()
         if self._is_enabled and trainer.is_global_zero:
-            seconds = timedelta(seconds=round(time.monotonic() - self._started))
+            took = str(timedelta(seconds=round(time.monotonic() - self._started))).removeprefix("0:")
             metrics = self._metrics(trainer, pl_module)
-            print_lines(f"Trained {_epochs(trainer.current_epoch)} in {seconds}. {metrics}".rstrip())
+            print_lines(f"Trained {_epochs(trainer.current_epoch)} in {took}. {metrics}".rstrip())
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del pl_module
