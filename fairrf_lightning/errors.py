@@ -35,15 +35,17 @@ def diverged(found: str) -> DivergedError:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return the nearest choices as a question, then all of them.
+    """Return the nearest choices as a question, then all of them; it follows a semicolon.
 
     >>> did_you_mean("adlt", ["adult", "compas"])
     "did you mean 'adult'? Choices: adult, compas"
+    >>> did_you_mean("x", ["adult", "compas"])
+    'choices: adult, compas'
     """
     choices = list(choices)
     near = get_close_matches(name, choices, n=2, cutoff=0.5)
-    question = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return f"{question}Choices: {', '.join(choices)}"
+    start = f"did you mean {' or '.join(map(repr, near))}? Choices" if near else "choices"
+    return f"{start}: {', '.join(choices)}"
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
