@@ -35,13 +35,16 @@ def diverged(found: str) -> DivergedError:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return the nearest choices as a question, then all of them.
+    """Return the nearest choices as a question, then all of them; it follows a semicolon.
 
     >>> did_you_mean("adlt", ["adult", "compas"])
     "did you mean 'adult'? Choices: adult, compas"
+    >>> did_you_mean("x", ["adult", "compas"])
+    'choices: adult, compas'
     """
     choices = list(choices)
-    return f"{nearest(name, choices)}Choices: {', '.join(choices)}"
+    near = nearest(name, choices)
+    return f"{near}Choices: {', '.join(choices)}" if near else f"choices: {', '.join(choices)}"
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -100,7 +100,7 @@ class RelatedFeaturePenalty(nn.Module):
             ``"probability"``: probabilities, of the positive class or of all classes. ``"regression"``:
             numbers. ``None`` takes ``(N,)`` and ``(N, 1)`` as logits and raises for other shapes.
         classes: Classes (or labels, or other outputs) to penalise, of several; all when ``None``. The
-            penalties of several outputs are added up. Of two classes, only the second is penalised.
+            penalties of several outputs are added up. With two classes only the second is penalised.
         missing: ``"raise"`` an error if a related column is NaN or infinite, or ``"skip"`` such rows.
         feature_mask: Features that each stacked model penalises, boolean ``(..., K)``; all when ``None``.
             The others keep a lambda of 0.

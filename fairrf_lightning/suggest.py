@@ -54,7 +54,7 @@ class Association:
     """Association of a column with S or with the label, from 0 to 1.
 
     Args:
-        value: The measure; what chance explains is subtracted.
+        value: The measure, without the part expected by chance.
         low: Lower limit of its 95 % interval; above 0 exactly if the p value, not corrected, is below 0.05.
         high: Upper limit.
         p_value: Probability of as much in shuffled rows (chi-square with their moments), corrected for the
@@ -141,8 +141,8 @@ class Suggestion:
             return
         yield f"{self.sensitive} is known from {self.source}."
         yield (
-            "0: no association, 1: determined; what chance explains is subtracted. 'chance?': the interval "
-            "contains 0, so that no association is shown; there may be one all the same."
+            "0 is no association and 1 determines it; the part expected by chance is subtracted. 'chance?': "
+            "the interval contains 0, so no association is shown, which does not rule one out."
         )
         if unclear := self._named("unclear"):
             yield (
@@ -350,7 +350,7 @@ def _explained(basis: _Array, groups: _Array) -> float:
 
 
 def _corrected(explained: float, rank: int, size: int) -> float:
-    """Return the measure; what chance explains is subtracted."""
+    """Return the measure without the part expected by chance."""
     left = explained - rank / (size - 1)
     return float(np.sqrt(np.clip(left, 0.0, 1.0))) if left > 1e-12 else 0.0  # less is rounding
 

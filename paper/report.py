@@ -1,4 +1,4 @@
-"""``reproduction.md``, its tables and figures, and the facts of its HTML page, made from the results alone."""
+"""``reproduction.md``, its tables and figures, and the facts of its HTML page, from the results alone."""
 
 from __future__ import annotations
 
@@ -41,17 +41,19 @@ INTRODUCTION = """# The paper, re-run
 
 **{counts}** The numbers behind them, next to the paper's, are in [the tables](reproduction-tables.md).
 
-Written by `python train.py reproduce` from {runs:,} models on {seeds} seeds; do not edit by hand. Each seed has
-its own split, initialisation and order of batches.
+Written by `python train.py reproduce` from {runs:,} models on {seeds} seeds; do not edit by hand. Each seed
+has its own split, initialisation and order of batches.
 """
 TABLES_INTRODUCTION = """# The paper, re-run: tables
 
-Written by `python train.py reproduce`, as is [the ledger of claims](reproduction.md). Every cell is the mean ± the standard deviation over {seeds} seeds, on the test split. *Gap* is the largest minus the smallest rate of the groups; *dev.* is the authors' measure,
-the mean deviation from the mean rate (half the gap with two groups), which their tables print. Settings are
-chosen on the validation split within a budget of accuracy ({budgets}): *with S*, as in the paper, the
-smallest sum of both gaps; *without S*, the strongest penalty. A setting is eligible only with a {rule},
-on validation; a method without an eligible setting is shown with its most accurate one. ARL is tried with
-several learning rates of its adversary (*without S* the most accurate on validation), KSMOTE with a few eta.
+Written by `python train.py reproduce`, as is [the ledger of claims](reproduction.md). Every cell is the
+mean ± the standard deviation over {seeds} seeds, on the test split. *Gap* is the largest minus the
+smallest rate of the groups; *dev.* is the authors' measure, the mean deviation from the mean rate (half
+the gap with two groups), which their tables print. Settings are chosen on the validation split within a
+budget of accuracy ({budgets}): *with S*, as in the paper, the smallest sum of both gaps; *without S*, the
+strongest penalty. A setting is eligible only with a {rule}, on validation; a method without an eligible
+setting is shown with its most accurate one. ARL is tried with several learning rates of its adversary
+(*without S* the most accurate on validation), KSMOTE with a few eta.
 """
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -128,10 +127,10 @@ class _Words:
             return 1
         return 0 if self._negative.setdefault(column, word) == word else None
 
-    def expected(self, column: str, word: str) -> str:
+    def expected(self, column: str) -> str:
         """Return the advice for a value that is no class."""
         if self.positive is None:
-            return f"expected 0 or 1 in every row, or name the positive value: --positive {quote(word)}"
+            return "expected 0 or 1 in every row; if these are words, name the positive one by --positive"
         return f"expected {self.positive!r} or {self._negative[column]!r} in every row"
 
     def check(self) -> None:
@@ -279,7 +278,7 @@ def _codes(name: str, column: Any, words: _Words, num_classes: int = 2) -> Ints:
             if num_classes == 2 and text.removesuffix(".0").isdigit():
                 expected += "; for more than two classes name columns NAME_0, NAME_1, ... by --prob NAME"
             elif is_word:
-                expected = words.expected(name, word)
+                expected = words.expected(name)
             raise _WrongCell(row, f"column '{name}' has {_words(value)}", f"{expected}.")
         codes.append(code)
     numbers: Ints = np.array(codes, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]

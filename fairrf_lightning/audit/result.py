@@ -303,7 +303,7 @@ def unknown_statements(grouping: Mapping[str, Any]) -> Iterator[str]:
     found = {gap["gap"]: gap["against"] for gap in known if gap["against"]}
     if not found:
         return
-    yield f"Of the other model, {_limits({name: of['bounds'] for name, of in found.items()})}."
+    yield f"For the other model, {_limits({name: of['bounds'] for name, of in found.items()})}."
     changes = (
         f"{name} between {points(low, signed=True)} and {points(high, signed=True)}"
         for name, (low, high) in ((name, of["difference_bounds"]) for name, of in found.items())

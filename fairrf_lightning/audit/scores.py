@@ -81,7 +81,7 @@ class Scores:
 
         Args:
             target: Classes from 0, ``(N,)``, or ``None`` without true labels.
-            probabilities: Of one model or two, ``(models, N)``; of more than two classes
+            probabilities: One line per model, ``(models, N)``; for more than two classes
                 ``(models, N, classes)``. The decision is then the most probable class.
             attributes: Values of the sensitive attributes, one line per row; missing where unknown. A table
                 without columns is one group.

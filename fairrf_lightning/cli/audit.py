@@ -25,6 +25,7 @@ from fairrf_lightning.load import Run, check_two_classes
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.audit import REPORTED_LEVEL, audit_facts
+from fairrf_lightning.report.text import MODES
 
 # Two tables of groups, so that names and numbers fit into 80 columns.
 _DECISIONS = {
@@ -39,6 +40,7 @@ _SCORES = {
     "calibration_error": "calib. error",
     "auc": "AUC",
 }
+_OF_MODE = {"hard": "", "prob": ", prob."}
 _NEEDING_LABELS = {one.label for one in GAPS.values() if one.needs_labels}
 
 
@@ -168,12 +170,14 @@ def print_audit(result: Mapping[str, Any]) -> None:
                 columns=["group", "rows", *numbers.values()],
             )
         print_table(
-            [[gap["gap"], gap["mode"], *_gap_numbers(gap, result)] for gap in grouping["gaps"]],
+            [[gap["gap"], MODES[gap["mode"]], *_gap_numbers(gap, result)] for gap in grouping["gaps"]],
             title=f"Gaps by {name}",
-            columns=["gap", "mode", "value", interval],
+            columns=["gap", "of", "value", interval],
         )
         changes = [
-            [f"{gap['gap']} {gap['mode']}", *_change(gap)] for gap in grouping["gaps"] if gap["against"]
+            [f"{gap['gap']}{_OF_MODE[gap['mode']]}", *_change(gap)]
+            for gap in grouping["gaps"]
+            if gap["against"]
         ]
         if changes:
             _print_changes(changes, name, interval)
@@ -204,9 +208,9 @@ def _print_classes(grouping: Mapping[str, Any], result: Mapping[str, Any], inter
         (gap, "" if gap["largest_class"] is None else str(gap["largest_class"])) for gap in grouping["gaps"]
     ]
     print_table(
-        [[gap["gap"], gap["mode"], number, *_gap_numbers(gap, result)] for gap, number in largest],
+        [[gap["gap"], MODES[gap["mode"]], number, *_gap_numbers(gap, result)] for gap, number in largest],
         title=f"Gaps by {name}, the largest of {result['num_classes']} classes",
-        columns=["gap", "mode", "class", "value", interval],
+        columns=["gap", "of", "class", "value", interval],
     )
     hard = [gap for gap in grouping["gaps"] if gap["mode"] == "hard" and gap["by_class"]]
     hard = [gap for gap in hard if has_labels(result) or gap["gap"] not in _NEEDING_LABELS]

@@ -64,10 +64,10 @@ COMMANDS = (
     Command(
         "survey",
         "Explore",
-        "Plan a survey of a few hundred people's S, and draw its form.",
+        "Plan a survey of the sensitive attribute, and draw its form.",
         target=".survey:run_survey",
     ),
-    Command("suggest", "Explore", "Rank columns as related features by a sample with known S."),
+    Command("suggest", "Explore", "Propose related features by a sample with known groups."),
     Command("audit", "Assess", "Compare groups: rates, gaps and intervals of any model.", "report"),
     Command(
         "correct",
@@ -77,9 +77,14 @@ COMMANDS = (
         ".correct:run_correct",
     ),
     Command("certify", "Assess", "Bound the gap between groups that were never observed.", "report"),
-    Command("report", "Assess", "Write a page and a model card for a run, grid or audit.", "report"),
+    Command("report", "Assess", "Write an HTML page and a model card of a run, grid or audit.", "report"),
     Command(
-        "sample-size", "Assess", "Number of labelled rows that an audit needs.", "report", ".audit", "labels"
+        "sample-size",
+        "Assess",
+        "Number of rows with known groups that an audit needs.",
+        "report",
+        ".audit",
+        "labels",
     ),
     Command("to_parquet", "Data", "Convert a large CSV file, so that training streams it."),
     Command("dashboard", "Share", "Save a W&B workspace that shows the runs of a project.", "wandb"),
@@ -175,8 +180,9 @@ def main(args: list[str] | None = None) -> None:
     # As `python script.py` has it for its own folder: classes of the user's may be named by --model.
     sys.path.insert(0, str(Path.cwd()))
     sys.path.append(str(_CLONE))  # paper/ is next to the package
-    # Lightning 2.6 uses a name that torch 2.13 deprecates; users can do nothing about it.
-    warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+    # Lightning 2.6 uses a name that torch 2.13 deprecates, and recommends srun wherever it is installed.
+    for message in (".*LeafSpec.*", "The `srun` command is available"):
+        warnings.filterwarnings("ignore", message=message)
     try:
         _run(given[0], given[1:])
     except KeyboardInterrupt as stopped:
@@ -232,7 +238,7 @@ def _training_help(name: str, about: str) -> str:
     return _FIT.format(
         program=program,
         data=_fill(preset_names("datamodules")),
-        backbones=_fill([*SHORT_NAMES["model.backbone"], "or the path of a class of yours"]),
+        backbones=_fill([*SHORT_NAMES["model.backbone"], "or your own class by its import path"]),
         methods=_fill(METHODS),
         loggers=_fill([*SHORT_NAMES["trainer.logger"], "or false (csv)"]),
         callbacks=_fill(one for one in preset_names("callbacks") if one not in _BUILT_IN),

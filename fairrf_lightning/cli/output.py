@@ -47,7 +47,6 @@ _NOISE = (
     "Restored all states from",
     "Loaded model weights from",
 )
-_ADVICE_ON_SLURM = "The `srun` command is available"
 _LOGGERS = ("pytorch.utilities.rank_zero", "fabric.utilities.rank_zero", "fabric.utilities.seed")
 
 
@@ -61,7 +60,7 @@ def quieten() -> None:
         logger = logging.getLogger(f"lightning.{name}")
         logger.removeFilter(_is_news)
         logger.addFilter(_is_news)
-    for message in (NEVER_UPDATED, f".*{NEVER_ON}", "LightningCLI's args parameter", _ADVICE_ON_SLURM):
+    for message in (NEVER_UPDATED, f".*{NEVER_ON}", "LightningCLI's args parameter"):
         warnings.filterwarnings("ignore", message=message)
 
 
@@ -98,9 +97,9 @@ class ProgressLine(ProgressBar):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._stop()
         if self._is_enabled and trainer.is_global_zero:
-            seconds = timedelta(seconds=round(time.monotonic() - self._started))
+            took = str(timedelta(seconds=round(time.monotonic() - self._started))).removeprefix("0:")
             metrics = self._metrics(trainer, pl_module)
-            print_lines(f"Trained {_epochs(trainer.current_epoch)} in {seconds}. {metrics}".rstrip())
+            print_lines(f"Trained {_epochs(trainer.current_epoch)} in {took}. {metrics}".rstrip())
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         del pl_module

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 import textwrap
+from argparse import HelpFormatter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,9 +76,9 @@ class ShortNameParser(LightningArgumentParser):
                 raise InputError(f"{_without_value(given, option[1])}: expected a value.") from error
             raise
 
-    def format_help(self) -> str:
+    def format_help(self, formatter: HelpFormatter | None = None) -> str:
         """Return the help, without the usage of all options and without the lists of subclasses."""
-        text: str = re.sub(r",\s+known\s+subclasses:[^)]*\)", ")", super().format_help())
+        text: str = re.sub(r",\s+known\s+subclasses:[^)]*\)", ")", super().format_help(formatter))
         text = re.sub(
             r"\Ausage: .*?\n\n(Runs the full optimization routine\.\n\n)?", "", text, flags=re.DOTALL
         )

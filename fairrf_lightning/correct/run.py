@@ -97,8 +97,7 @@ class CorrectionResult:
         reached = f"{self.outcome.gap_after:.3f} (before: {self.outcome.gap_before:.3f})"
         part = "" if self.before.gaps else ", the visible part of the gap,"
         yield (
-            f"{stopped} {self.goal.gap.removesuffix('_gap')} = {reached}{part} by membership on "
-            f"{self.outcome.num_rows:,} validation rows"
+            f"{stopped} {label} {reached}{part} by membership, on {self.outcome.num_rows:,} validation rows"
         )
 
     def warnings(self) -> Iterator[str]:
@@ -108,7 +107,10 @@ class CorrectionResult:
         loss = self.before.accuracy - self.after.accuracy
         if loss > self.goal.max_accuracy_loss and self.outcome is not None:
             rows = f"{self.outcome.num_rows:,} validation rows"
-            yield f"test rows lose {loss:.4f}, more than the budget, which {rows} kept: few rows are noisy"
+            yield (
+                f"accuracy falls by {loss:.4f} on the test rows, more than the budget, which held on {rows}; "
+                "with few rows the two differ by chance"
+            )
         if not self.before.gaps:
             yield f"{self.source}: only a part of a gap may be visible; survey people to estimate the whole"
         for key, before in self.before.gaps.items():

@@ -503,8 +503,8 @@ class TabularDataModule(LightningDataModule, ABC):
         """Raise if related features are not in the data, or are S itself."""
         if not self.related and self.membership is None:
             raise InputError(
-                "related is empty: name columns that are associated with the sensitive attribute; the command "
-                "suggest proposes some"
+                "related is empty: name columns that are associated with the sensitive attribute; the "
+                "command suggest proposes some"
             )
         for name in self.related:
             check_column("related", name, columns)

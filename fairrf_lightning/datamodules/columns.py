@@ -133,8 +133,8 @@ class TableSpec:
 def check_column(option: str, name: str, columns: Collection[str]) -> None:
     """Raise if a name is not a column, and suggest the nearest ones."""
     if name not in columns:
-        question, _, _ = did_you_mean(name, columns).partition("Choices: ")
-        raise InputError(f"{option}: there is no column '{name}'; {question}Choices: {_some(columns)}")
+        hint = did_you_mean(name, columns).removesuffix(", ".join(columns))
+        raise InputError(f"{option}: there is no column '{name}'; {hint}{_some(columns)}")
 
 
 def check_trained_columns(needed: Collection[str], columns: Collection[str]) -> None:

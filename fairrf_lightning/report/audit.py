@@ -69,10 +69,17 @@ def audit_facts(result: Mapping[str, Any], other: str = "") -> Facts:
     verdict = _verdict(result, compared, other, accuracy, against)
     is_checkpoint = source.get("kind") == "checkpoint"
     is_run = is_checkpoint and (run / "config.yaml").is_file()
-    not_a_run = Absent(
-        "An audit covers a model's decisions, not its training; the report of its run has this.",
-        shell_command("report", run) if is_run else "",
-    )
+    absent = {
+        "comparison": Absent("No other model was given; the option --against of audit compares with one.")
+    }
+    if is_run:
+        absent["training"] = absent["data"] = Absent(
+            "An audit covers a model's decisions, not its training; the report of its run has this.",
+            shell_command("report", run),
+        )
+        absent["certificate"] = Absent(
+            "A certificate bounds dDP where groups are not known.", certificate_commands(run, checkpoint)
+        )
     return Facts(
         title=f"Audit of {checkpoint.name}" + (f" on {source['data']}" if source["data"] else ""),
         subject=str(source["path"]),
@@ -97,19 +104,7 @@ def audit_facts(result: Mapping[str, Any], other: str = "") -> Facts:
             *(line for one in result["groupings"] for line in not_compared(one, result["rows"])),
             *([LINEAR_ONLY] if is_checkpoint else []),
         ],
-        absent={
-            "comparison": Absent(
-                "No other model was given; the option --against of audit compares with one."
-            ),
-            "front": Absent("One model is one point. The report of a grid shows other settings."),
-            "training": not_a_run,
-            "certificate": Absent(
-                "A certificate bounds dDP where groups are not known.",
-                certificate_commands(run, checkpoint) if is_run else "",
-            ),
-            "data": not_a_run,
-            **two_classes_only(result),
-        },
+        absent={**absent, **two_classes_only(result)},
         notices=without_headline(result["notices"], verdict),
     )
 

@@ -250,7 +250,7 @@ class Facts:
         verdict: The headline.
         notices: What the reader must know before any number.
         other: Name of the compared model.
-        absent: Why a section is empty, for each section that is.
+        absent: Why a section is empty; an empty section without a reason is left out.
         next_steps: What would make fairness measurable, for data without groups.
         limits: Limitations, in addition to those of every report.
     """

@@ -279,18 +279,16 @@ def _with_run(front: Front, subject: str, accuracy: Estimate | None, gaps: Seque
 
 def _absent(run: RunFolder, reason: str, data: DataFacts | None, *, has_groups: bool) -> dict[str, Absent]:
     certify = _certify(run)
-    front = "One run is one point. A grid shows other settings"
     has_s = has_groups and data is not None and data.sensitive is not None
+    grid = {"front": Absent("One run is one point. A grid shows other settings.", _grid_commands(run))}
     return {
+        **(grid if has_s else {}),
         "gaps": Absent(reason),
         "groups": Absent(reason),
         "comparison": Absent(
             "No other model was given. Train the counterpart, with or without the penalty, and compare.",
             _comparison_commands(run),
         ),
-        "front": Absent(f"{front}.", _grid_commands(run))
-        if has_s
-        else Absent(f"{front} by their gaps, which need the sensitive attribute S."),
         "training": Absent(
             "The run has no metrics.csv with lambda and penalties: it used another logger or another module.",
             _logging_commands(run),

@@ -164,7 +164,7 @@ def groups_section(facts: Facts) -> Section | None:
     return Section("groups", title, [text], plots=group_bars(facts.groups), tables=[table])
 
 
-def comparison_section(facts: Facts) -> Section:
+def comparison_section(facts: Facts) -> Section | None:
     """Differences from the compared model."""
     title = "Comparison with another model"
     if not facts.other:
@@ -223,7 +223,7 @@ def dependence_section(facts: Facts) -> Section | None:
     return Section("dependence", "Dependence on the related features", [text], tables=[table])
 
 
-def front_section(facts: Facts) -> Section:
+def front_section(facts: Facts) -> Section | None:
     """Accuracy against the gaps of many settings."""
     title = "Accuracy against fairness"
     plots = front_plots(facts.fronts)
@@ -233,7 +233,7 @@ def front_section(facts: Facts) -> Section:
     return Section("front", title, [*rules], plots=plots, tables=[_front_table(of) for of in facts.fronts])
 
 
-def training_section(facts: Facts) -> Section:
+def training_section(facts: Facts) -> Section | None:
     """Lambda and the penalties over training."""
     title = "Training"
     if facts.training is None:
@@ -250,12 +250,12 @@ def training_section(facts: Facts) -> Section:
     return Section("training", title, [" ".join(text)], plots=training_plots(training), tables=[table])
 
 
-def certificate_section(facts: Facts) -> Section:
+def certificate_section(facts: Facts) -> Section | None:
     """The certified bound on dDP."""
     title = "Certificate without the sensitive attribute"
     found = facts.certificate
     if found is None:
-        return _empty("certificate", title, facts)
+        return None if facts.next_steps else _empty("certificate", title, facts)
     known = found.knowledge
     text = (
         f"{found.claim}. The bound does not need S of these rows, only the correlations of a few columns "
@@ -294,7 +294,7 @@ _NAMED = (
 _ESTIMATED = "The penalty saw the estimated probability of S instead of related features; it is not an input."
 
 
-def data_section(facts: Facts) -> Section:
+def data_section(facts: Facts) -> Section | None:
     """The data set, its splits and its columns."""
     title = "Data and columns"
     data = facts.data
@@ -318,7 +318,7 @@ def data_section(facts: Facts) -> Section:
     return Section("data", title, [f"{data.use_of_sensitive} {note}"], tables=table, pairs=pairs)
 
 
-def configuration_section(facts: Facts) -> Section:
+def configuration_section(facts: Facts) -> Section | None:
     """The options that were set."""
     if not facts.configuration:
         return _empty("configuration", "Configuration", facts)
@@ -327,7 +327,7 @@ def configuration_section(facts: Facts) -> Section:
     return Section("configuration", "Configuration", tables=[table])
 
 
-def versions_section(facts: Facts) -> Section:
+def versions_section(facts: Facts) -> Section | None:
     """Versions of the packages that trained the model."""
     if not facts.versions:
         return _empty("versions", "Versions", facts)
@@ -362,8 +362,10 @@ def sections(facts: Facts) -> list[Section]:
     return [section for make in SECTIONS if (section := make(facts)) is not None]
 
 
-def _empty(name: str, title: str, facts: Facts) -> Section:
-    return Section(name, title, steps=[facts.absent.get(name, Absent("There are no facts on this."))])
+def _empty(name: str, title: str, facts: Facts) -> Section | None:
+    """Return a section that says why it is empty; ``None`` if that would tell the reader nothing."""
+    why = facts.absent.get(name)
+    return None if why is None else Section(name, title, steps=[why])
 
 
 def _main_numbers(facts: Facts) -> list[Tile]:

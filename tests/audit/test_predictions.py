@@ -56,7 +56,7 @@ def test_decisions_may_be_words(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("values", "positive", "message"),
     [
-        (["yes", "no"], None, "'yes' in data row 1: expected 0 or 1 in every row, or name .* --positive yes"),
+        (["yes", "no"], None, "'yes' in data row 1: expected 0 or 1 .* the positive one by --positive"),
         (["yes", "no", "maybe"], "yes", "'maybe' in data row 3: expected 'yes' or 'no' in every row"),
         (["no", "no"], "yes", "--positive yes: no row has this value; 'hired' has 'no'"),
         (["0", "1"], "yes", "--positive yes: no row has this value; columns of 0 and 1 are read without it"),

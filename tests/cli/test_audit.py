@@ -114,7 +114,9 @@ def test_the_comparison_of_two_models_has_a_line_for_each_gap_in_80_columns(
     for columns in ("--prob unfair --against prob", "--prob prob --against unfair"):
         result = audited(f"--groups sex {columns}")
         lines = capsys.readouterr().out.splitlines()
-        shown = {f"│ {gap['gap']} {gap['mode']} ": gap["against"] for gap in result["groupings"][0]["gaps"]}
+        of = {"hard": " ", "prob": ", prob. "}
+        gaps = result["groupings"][0]["gaps"]
+        shown = {f"│ {gap['gap']}{of[gap['mode']]}": gap["against"] for gap in gaps}
         shown[f"│ {result['overall']['accuracy']:.4f} "] = result["accuracy_difference"]
         for start, other in shown.items():
             (line,) = [line for line in lines if line.startswith(start) and "beyond noise" in line]

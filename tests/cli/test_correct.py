@@ -52,7 +52,7 @@ def run(
 
 def test_goal_is_reached_and_the_checkpoint_is_an_ordinary_one(run: Run) -> None:
     printed = run("correct best.ckpt --survey survey.csv --goal dp=0.10 --max_accuracy_loss 0.2")
-    assert "Reached the goal: dp = 0.10" in printed
+    assert "Reached the goal: dDP 0.10" in printed
     for words in ("accuracy", "share of positive", "dDP, estimated", "dEO, estimated", "before", "after"):
         assert words in printed
     assert "corrected.ckpt --survey survey.csv" in printed
@@ -85,7 +85,7 @@ def test_report_is_on_the_corrected_decisions(run: Run, trained: Path) -> None:
 
 def test_budget_stops_an_unreachable_goal(run: Run) -> None:
     printed = run("correct best.ckpt --survey survey.csv --goal dp=0.001 --max_accuracy_loss 0.002")
-    assert "Stopped by the accuracy budget (0.002) at dp = 0." in printed
+    assert "Stopped by the accuracy budget (0.002) at dDP 0." in printed
 
 
 def test_published_statistics_give_a_certificate_and_no_estimate(run: Run) -> None:

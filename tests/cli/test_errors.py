@@ -19,7 +19,7 @@ from tests.conftest import Cli, Refused
     ("command", "expected"),
     [
         ("fit --data adlt", ["adlt", "did you mean 'adult'?"]),
-        ("fit --data=zzz", ["zzz", "Choices: adult"]),
+        ("fit --data=zzz", ["zzz", "choices: adult"]),
         ("fit --data table", ["error: --data.path: expected a file or directory"]),
         ("fit", ["data"]),
         (
@@ -187,4 +187,4 @@ def test_names_from_the_data_cannot_break_lines_or_command_the_terminal(refused:
     name = "a\x85b\x1b[31m"
     pd.DataFrame({name: [0.0, 1.0] * 50, "label": ["no", "yes"] * 50}).to_parquet("t.parquet")
     message = refused("fit --data table --data.path t.parquet --data.target label --data.related x")
-    assert r"Choices: a\x85b\x1b[31m, label" in message
+    assert r"choices: a\x85b\x1b[31m, label" in message

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -63,12 +65,20 @@ def test_one_epoch_is_singular(number: int, expected: str) -> None:
     assert output._epochs(number) == expected
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(1.0, ", 180 rows"), (0.5, ""), (1, ""), (3, "")])
+def test_rows_are_named_only_if_all_were_tested(limit: float, expected: str) -> None:
+    trainer: Any = SimpleNamespace(
+        datamodule=SimpleNamespace(split_sizes={"test": 180}), limit_test_batches=limit
+    )
+    assert output._rows_of(trainer, "test") == expected
+
+
 def test_a_pipe_gets_sizes_results_and_the_next_commands(piped: subprocess.CompletedProcess[str]) -> None:
     lines = piped.stdout.splitlines()
     assert lines[0] == "Data: 300 training, 120 validation and 180 test rows; 6 inputs."
     assert re.fullmatch(r"Model: MLP with [\d,]+ parameters\.", lines[1])
-    assert re.match(r"Trained 2 epochs in 0:0\d:\d\d\. val: loss [\d.]+ acc", lines[2])
-    assert "Test split" in lines[3]
+    assert re.match(r"Trained 2 epochs in 0\d:\d\d\. val: loss [\d.]+ acc", lines[2])
+    assert lines[3].strip() == "Test split, 180 rows"
     following = lines[lines.index("Next:") + 1 :]
     assert [re.search(r"train\.py (\w+)", line)[1] for line in following] == ["report", "audit", "predict"]  # type: ignore[index]
     assert re.fullmatch(r"\|covariance\| with the prediction, epoch 1 -> 2: height .*\n", piped.stderr)

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from fairrf_lightning.cli.tables import print_lines, print_table
+from fairrf_lightning.messages import shell_command
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,19 @@ def test_lines_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> No
     line = "runs/a:100:b [bold] " + "x" * 100
     print_lines(line)
     assert capsys.readouterr().out == f"{line}\n"
+
+
+def test_a_terminal_breaks_sentences_between_words_and_no_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentence, command = "a sentence of words " * 8, f"{shell_command('report', 'x' * 90)}"
+    print_lines(sentence)
+    assert capsys.readouterr().out == f"{sentence}\n", "a pipe gets it in one line"
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes this for a terminal
+    print_lines(sentence, command, f"Train with them: {shell_command('fit', '--data', 'adult', 'y' * 60)}")
+    *broken, first, second = capsys.readouterr().out.splitlines()
+    assert len(broken) > 1
+    assert all(len(line) <= 80 and line.split() for line in broken)
+    assert " ".join(" ".join(broken).split()) == sentence.strip()
+    assert first == command
+    assert second.endswith("y" * 60)

@@ -113,7 +113,7 @@ ROW = TensorBatches({name: value[:1] for name, value in table().items()}, 1)
         (
             Foreign(),
             {"inputs": "metdata"},
-            "inputs = 'metdata': the batch has no 'metdata'; Choices: inputs, target",
+            "inputs = 'metdata': the batch has no 'metdata'; choices: inputs, target",
         ),
         (Foreign(), {"inputs": lambda batch: batch["inputs"][:3]}, "has 3 rows and the prediction 16"),
         (Foreign(), {"inputs": lambda _: 3}, "expected a tensor there, found int"),

@@ -218,7 +218,7 @@ def test_a_foreign_run_is_reported_with_what_it_has(folder: Path) -> None:
     facts = run_facts(RunFolder(folder), RunAudit())
     assert (facts.subject, facts.data, facts.accuracy, list(facts.gaps)) == ("Net", None, None, [])
     assert facts.verdict.tone == "unknown"
-    assert set(facts.as_dict()["absent"]) >= {"gaps", "groups", "front", "training", "data"}
+    assert set(facts.as_dict()["absent"]) >= {"gaps", "groups", "training", "data"}
     (folder / "config.yaml").write_text("model: {init_args: {eta: 0.0}}")
     assert run_facts(RunFolder(folder), RunAudit()).subject == "vanilla"
 
