@@ -153,7 +153,8 @@ class ParquetDirectory:
                     mask = chosen[numbers]
                     numbers, batch = numbers[mask], batch.filter(pa.array(mask))  # noqa: PLW2901
                 yield numbers, make_frame(self._with_partitions(group.file, batch), kinds, spec)
-        self._check_unchanged(group.file)
+        with self._open_file(group.file):
+            pass  # it has not changed
         if start != group.num_rows:
             raise InputError(f"{self.path}/{group.file} ended after {start} of {group.num_rows} rows.")
 
@@ -244,24 +245,16 @@ class ParquetDirectory:
         with self._explained(f"{self.path}/{file}"):
             system, root = self._root
             with system.open_input_file(f"{root}/{file}") as source:
-                self._check_version(file, source)
+                version = source.metadata()  # of an object: size, time, ETag
+                if not version:
+                    info = system.get_file_info(f"{root}/{file}")
+                    version = (info.size, info.mtime_ns)
+                if self._versions.setdefault(file, version) != version:
+                    raise InputError(
+                        f"{self.path}/{file} has changed since the run began, so its rows are not those that "
+                        "were counted.\nTrain again on files that stay as they are."
+                    )
                 yield source
-
-    def _check_unchanged(self, file: str) -> None:
-        with self._open_file(file):
-            pass
-
-    def _check_version(self, file: str, source: pa.NativeFile) -> None:
-        version = source.metadata()  # of an object: size, time, ETag
-        if not version:
-            system, root = self._root
-            info = system.get_file_info(f"{root}/{file}")
-            version = (info.size, info.mtime_ns)
-        if self._versions.setdefault(file, version) != version:
-            raise InputError(
-                f"{self.path}/{file} has changed since the run began, so its rows are not those that were "
-                "counted.\nTrain again on files that stay as they are."
-            )
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
@@ -302,7 +295,7 @@ def uniform_of_rows(seed: int, group: RowGroup) -> NDArray[np.float64]:
         mixed *= np.uint64(factor)
     mixed ^= mixed >> np.uint64(31)
     mixed >>= np.uint64(11)
-    return mixed * 2.0**-53
+    return mixed.astype(np.float64) * 2.0**-53
 
 
 def _explanation(what: str, error: Exception, *, is_remote: bool) -> str:

@@ -298,27 +298,27 @@ class StreamedBatches(EpochBatches):
         return self._batches_per_reader * max(1, self.num_workers)
 
     def _batches(self, first: int) -> Iterator[Rows]:
-        if self.num_workers == 0:
-            blocks = prefetched(self._blocks(self.rank))
-            return islice(self._cut(blocks, self.rank), first, None)
-        # The clients of remote storage have threads, which a forked process would lack.
-        start = "spawn" if self.table.directory.is_remote else None
-        loader = DataLoader(
-            _WorkerBatches(self), batch_size=None, num_workers=self.num_workers, multiprocessing_context=start
-        )
-        return islice(loader, first, None)
+        batches: Iterable[Rows] = self.reader_batches(0)
+        if self.num_workers:
+            # The clients of remote storage have threads, which a forked process would lack.
+            start = "spawn" if self.table.directory.is_remote else None
+            batches = DataLoader(
+                _WorkerBatches(self),
+                batch_size=None,
+                num_workers=self.num_workers,
+                multiprocessing_context=start,
+            )
+        return islice(batches, first, None)
 
     def reader_batches(self, worker: int) -> Iterator[Rows]:
         """Yield the batches of one worker of this rank."""
-        reader = self.rank * self.num_workers + worker
-        return self._cut(self._blocks(reader), reader)
-
-    def _cut(self, blocks: Iterator[Rows], reader: int) -> Iterator[Rows]:
-        start, stop = self._stretch(reader)
+        reader, total = self.rank * max(1, self.num_workers) + worker, sum(self.counts)
+        start, stop = (total * number // self.num_readers for number in (reader, reader + 1))
+        blocks = prefetched(self._blocks(start, stop, reader))
         block, position = self.table.empty(self.part, self.keys), 0
         for number in range(self._batches_per_reader):
-            ends = [(stop - start) * n // self._batches_per_reader for n in (number, number + 1)]
-            needed = ends[1] - ends[0]
+            low, high = ((stop - start) * n // self._batches_per_reader for n in (number, number + 1))
+            needed = high - low
             pieces = [_slice(block, position, position + needed)]
             while (needed := needed - _length(pieces[-1])) > 0:
                 block, position = next(blocks, {}), 0
@@ -330,13 +330,9 @@ class StreamedBatches(EpochBatches):
                 pieces = [{key: torch.cat([piece[key] for piece in pieces]) for key in block}]
             yield self.table.batch(pieces[0])
 
-    def _stretch(self, reader: int) -> tuple[int, int]:
-        total = sum(self.counts)
-        return reader * total // self.num_readers, (reader + 1) * total // self.num_readers
-
-    def _blocks(self, reader: int) -> Iterator[Rows]:
+    def _blocks(self, start: int, stop: int, reader: int) -> Iterator[Rows]:
         """Yield large blocks of rows: in order, or shuffled within the buffer."""
-        pieces = [self._read(*piece) for piece in self._pieces(*self._stretch(reader))]
+        pieces = [self._read(*piece) for piece in self._pieces(start, stop)]
         if not self.shuffle:
             for piece in pieces:
                 yield from piece
