@@ -194,8 +194,8 @@ def test_predict_names_categories_that_training_did_not_have(cli: Cli, printed: 
     cli(f"fit {german_credit(Path('credit.csv'))} --data.drop [c5] --trainer.max_epochs 1")
     new = pd.read_csv("credit.csv").head(50)
     new.assign(c0=["Z"] * 20 + ["A"] * 30, c1="Y").to_csv("new.csv", index=False)
-    printed = notes(printed(f"predict --ckpt_path {RUN} --data.path new.csv"))
-    found = [line for line in printed if "absent in training" in line]
+    lines = notes(printed(f"predict --ckpt_path {RUN} --data.path new.csv"))
+    found = [line for line in lines if "absent in training" in line]
     assert len(found) == 1
     assert "'c0' in 20, 'c1' in 50 of 50 rows" in found[0]
     assert "absent in training" not in printed(f"predict --ckpt_path {RUN} --data.path credit.csv")
