@@ -141,7 +141,7 @@ class Suggestion:
             return
         yield f"{self.sensitive} is known from {self.source}."
         yield (
-            "0 is no association and 1 determines it; the part expected by chance is subtracted. 'chance?': "
+            "0: no association; 1: fully determined. The part expected by chance is subtracted. 'chance?': "
             "the interval contains 0, so no association is shown, which does not rule one out."
         )
         if unclear := self._named("unclear"):
