@@ -21,9 +21,9 @@ def stacked_layers(
         biases: Biases of each layer, ``(S, P, H, 1)``.
         masks: Dropout mask of each hidden layer, which the settings share, ``(S, N, H)``; or ``None``.
     """
+    has_hidden, has_mkldnn = bool(masks), torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     on_cpu = inputs.device.type == "cpu" and inputs.dtype == weights[0].dtype == torch.float32
-    is_usual = bool(masks) and inputs.numel() > 0
-    if on_cpu and is_usual and torch.backends.mkldnn.is_available() and not inputs.requires_grad:
+    if has_hidden and has_mkldnn and on_cpu and inputs.numel() and not inputs.requires_grad:
         logits: Tensor = _Convolutions.apply(inputs, masks, *weights, *biases)  # type: ignore[no-untyped-call]
         return logits
     return layers_by_products(inputs, weights, biases, masks)
@@ -34,7 +34,8 @@ def layers_by_products(
 ) -> Tensor:
     """Return what :func:`stacked_layers` does, by matrix products and autograd: on any device."""
     # The settings share the inputs: one product of a tall matrix serves them all.
-    hidden = (weights[0].flatten(1, 2) @ inputs.mT).unflatten(1, weights[0].shape[1:3]) + biases[0]
+    first = weights[0].flatten(1, 2) @ inputs.mT
+    hidden = first.view(*weights[0].shape[:3], inputs.shape[1]) + biases[0]
     for weight, bias, kept in zip(weights[1:], biases[1:], masks, strict=True):
         hidden = hidden.relu()
         if kept is not None:
@@ -67,7 +68,7 @@ class _Convolutions(torch.autograd.Function):
         return torch.stack(logits)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         layers = len(ctx.masks) + 1
         weights, kept = ctx.saved_tensors[:layers], ctx.saved_tensors[layers:]

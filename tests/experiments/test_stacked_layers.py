@@ -43,8 +43,8 @@ def test_what_convolutions_cannot_do_is_left_to_products() -> None:
     weights, biases = layers((4, 3, 1))
     rows = torch.randn(SEEDS, ROWS, 4)
     by_inputs = stacked_layers(rows.clone().requires_grad_(), weights, biases, [None])
-    doubles = [[each.double() for each in part] for part in (weights, biases)]
-    wide = stacked_layers(rows.double(), *doubles, [None])
+    wide_weights, wide_biases = ([each.double() for each in part] for part in (weights, biases))
+    wide = stacked_layers(rows.double(), wide_weights, wide_biases, [None])
     for logits in (by_inputs, wide):
         assert "Convolutions" not in str(logits.grad_fn)
     torch.testing.assert_close(by_inputs.double(), wide, rtol=1e-4, atol=1e-5)
