@@ -24,7 +24,8 @@ def stacked_layers(
     has_hidden, has_mkldnn = bool(masks), torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     on_cpu = inputs.device.type == "cpu" and inputs.dtype == weights[0].dtype == torch.float32
     if has_hidden and has_mkldnn and on_cpu and inputs.numel() and not inputs.requires_grad:
-        logits: Tensor = _Convolutions.apply(inputs, masks, *weights, *biases)  # type: ignore[no-untyped-call]
+        options = inputs, masks, torch.is_grad_enabled()
+        logits: Tensor = _Convolutions.apply(*options, *weights, *biases)  # type: ignore[no-untyped-call]
         return logits
     return layers_by_products(inputs, weights, biases, masks)
 
@@ -47,13 +48,19 @@ def layers_by_products(
 class _Convolutions(torch.autograd.Function):
     """The layers on the CPU, as convolutions with a backward pass by hand.
 
-    A row is a pixel, and each model is a group of channels. oneDNN computes convolutions with AVX-512 on all
-    processors, at twice the rate of the matrix products of MKL on AMD. Autograd would make several more
-    copies of the activations, which are larger than the processor's cache.
+    A row is a pixel, and each model is a group of channels. oneDNN computes convolutions with AVX-512 also on
+    AMD processors, at twice the rate of the matrix products of MKL. Autograd would make more copies of the
+    activations, which are larger than the processor's cache.
     """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, masks: Sequence[Tensor | None], *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        inputs: Tensor,
+        masks: Sequence[Tensor | None],
+        has_backward: bool,  # noqa: FBT001 - apply takes no names
+        *parameters: Tensor,
+    ) -> Tensor:
         layers = len(masks) + 1
         kept, logits = [], []
         for seed, rows in enumerate(inputs):
@@ -62,7 +69,7 @@ class _Convolutions(torch.autograd.Function):
             layer_inputs = _layer_inputs(rows, weights, biases, _of_seed(masks, seed))
             by_model = layer_inputs[-1].permute(1, 2, 0)
             logits.append(torch.baddbmm(biases[-1], weights[-1], by_model).squeeze(1))
-            kept += layer_inputs
+            kept += layer_inputs if has_backward else []
         ctx.masks = masks
         ctx.save_for_backward(*parameters[:layers], *kept)
         return torch.stack(logits)
@@ -88,7 +95,7 @@ class _Convolutions(torch.autograd.Function):
                 of_weights[layer][seed], of_hidden = _through_product(
                     of_hidden, inputs, weights[layer][seed], is_first=layer == 0
                 )
-        return None, None, *of_weights, *of_biases
+        return None, None, None, *of_weights, *of_biases
 
 
 def _layer_inputs(
