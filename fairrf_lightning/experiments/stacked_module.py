@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fairrf_lightning.backbones import LinearSVM
+from fairrf_lightning.experiments.stacked_layers import stacked_layers
 from fairrf_lightning.methods.arl import Adversary
 from fairrf_lightning.metrics.counts import GAPS, GroupCounts, Mode
 from fairrf_lightning.metrics.evaluation import EvaluationMetrics
@@ -52,11 +53,9 @@ class StackedBackbone(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map the rows of each seed ``(S, N, D)`` to logits ``(S, P, N)``."""
-        # Seed by seed: the activations of one seed's models still fit into the processor's cache.
-        weights = zip(*(weight.unbind() for weight in self._masked_weights()), strict=True)
-        biases = zip(*(bias.unbind() for bias in self.biases), strict=True)
-        seeds = zip(inputs, weights, biases, self._generators, strict=True)
-        return torch.stack([self._one_seed(*seed) for seed in seeds])
+        weights = self._masked_weights()
+        masks = [self._dropout_mask(inputs, weight.shape[-2]) for weight in weights[:-1]]
+        return stacked_layers(inputs, weights, list(self.biases), masks)
 
     def row_losses(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return the task loss of each model and row, ``(S, P, N)``, of targets ``(S, 1, N)``."""
@@ -78,24 +77,15 @@ class StackedBackbone(nn.Module):
         # A column that is masked here has no gradient, so its weights stay at their initial 0.
         return [first if self._sees_all else first * self.columns.unsqueeze(1), *others]
 
-    def _one_seed(
-        self, inputs: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], generator: torch.Generator
-    ) -> Tensor:
-        settings = weights[0].shape[0]
-        # The settings share the inputs: one product of a tall matrix serves them all.
-        hidden = torch.addmm(biases[0].flatten(0, 1), weights[0].flatten(0, 1), inputs.T)
-        hidden = hidden.view(settings, -1, len(inputs))
-        for weight, bias in zip(weights[1:], biases[1:], strict=True):
-            hidden = hidden.relu_()
-            if self.training and self._dropout:
-                hidden = hidden * self._dropout_mask(hidden, generator)
-            hidden = torch.baddbmm(bias, weight, hidden)
-        return hidden.squeeze(1)
-
-    def _dropout_mask(self, hidden: Tensor, generator: torch.Generator) -> Tensor:
+    def _dropout_mask(self, inputs: Tensor, width: int) -> Tensor | None:
+        """Return the mask of one hidden layer, ``(S, N, H)``."""
+        if not (self.training and self._dropout):
+            return None
         # Drawn as `nn.Dropout` draws it for ``(N, H)``, so that the random numbers are the same.
-        kept = torch.empty(hidden.shape[:0:-1]).bernoulli_(1 - self._dropout, generator=generator)
-        return kept.div_(1 - self._dropout).T.to(hidden)
+        kept = torch.empty(*inputs.shape[:2], width)
+        for of_seed, generator in zip(kept, self._generators, strict=True):
+            of_seed.bernoulli_(1 - self._dropout, generator=generator)
+        return kept.div_(1 - self._dropout).to(inputs)
 
 
 def _build_as_single_runs_do(
