@@ -183,6 +183,13 @@ def test_a_folder_without_the_right_to_write_is_refused() -> None:
         folder.chmod(0o700)
 
 
+def test_a_file_in_place_of_a_folder_is_one_error(refused: Refused) -> None:
+    fit = "fit --data synthetic --data.n_rows 200 --trainer.max_epochs 1"
+    Path("lightning_logs").write_text("no folder", encoding="utf-8")
+    assert "lightning_logs cannot be written to (File exists)" in refused(fit)
+    assert "lightning_logs cannot be written to (" in refused("sweep --data synthetic --out lightning_logs/a")
+
+
 def test_names_from_the_data_cannot_break_lines_or_command_the_terminal(refused: Refused) -> None:
     name = "a\x85b\x1b[31m"
     pd.DataFrame({name: [0.0, 1.0] * 50, "label": ["no", "yes"] * 50}).to_parquet("t.parquet")
