@@ -43,6 +43,10 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
     "pytorch-lightning_version": str,
     "rng_state": Mapping,
 }
+# Options of the data that decide what a model was trained on, and that its checkpoint keeps.
+_KEPT = {"target", "positive", "related", "categorical", "numeric", "drop", "missing", "missing_values"}
+_KEPT |= {"min_count", "max_categories", "membership", "ksmote", "split", "seed"}
+_KEPT |= {"include_sensitive", "expose_sensitive", "remove_related"}
 _WORD = re.compile(r"[\w -]*")
 _CLASS_KEYS = ("class_path", "_class_path")
 # Written by Lightning, never imported: Lightning compares it with a list of its own.
@@ -205,21 +209,48 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     if resumes:
         _check_counters(checkpoint.get("loops"), path)
     if given in checkpoint:
-        trained = _trained_options(checkpoint[given], given, path)
-        _check_options("data", data if resumes else {}, trained, path, "a resumed run")
+        trained = _trained_options(checkpoint, given, path)
+        if not resumes:
+            trained = {name: value for name, value in trained.items() if name in _KEPT}
+        keeper = "a resumed run" if resumes else "an evaluation"
+        _check_options("data", data, trained, path, keeper)
     return checkpoint
 
 
-def _trained_options(state: Any, name: str, path: str) -> dict[str, Any]:
-    """Return the options of the data that a checkpoint's state of them holds."""
+def check_kept_options(
+    given: Mapping[str, Any], checkpoint: Mapping[str, Any], data_class: type[Any], path: str
+) -> None:
+    """Raise if options were given that the data keep from training, and that differ from those in training.
+
+    Args:
+        given: Options of the data that the user has named.
+        checkpoint: The checkpoint.
+        data_class: Class of the data.
+        path: The checkpoint's path, for the error.
+    """
+    if not (named := _KEPT & set(given)) or data_class.__qualname__ not in checkpoint:
+        return
+    trained = _trained_options(checkpoint, data_class.__qualname__, path)
+    for option in sorted(named & set(trained)):
+        value, known = plain_values(given[option]), trained[option]
+        if not _is_same(option, value, known):
+            raise _kept(f"--data.{option} {value}", known, path, "an evaluation")
+
+
+def _trained_options(checkpoint: Mapping[str, Any], name: str, path: str) -> dict[str, Any]:
+    """Return the options of the data that a checkpoint holds; those that were not given, by their effect."""
+    state = checkpoint.get(name, {})
     options = state.get("table_options", {}) if isinstance(state, Mapping) else None
     if not isinstance(options, Mapping):
         raise _malformed(f"--ckpt_path {path}", name, state)
     if not isinstance(state.get("encoder"), Mapping):
         raise _malformed(f"--ckpt_path {path}", f"{name}.encoder", state.get("encoder"))
-    trained = {**options, **state}
-    trained.pop("missing_values", None)
-    return trained
+    given = checkpoint.get("datamodule_hyper_parameters", {})
+    trained = {**options, **state, "membership": None}  # its state is one of coefficients
+    if isinstance(codes := state.get("label_codes"), Mapping):
+        trained["positive"] = next((label for label, code in codes.items() if code == 1), None)
+    trained |= {option: value for option, value in given.items() if option in _KEPT and value is not None}
+    return {**dict.fromkeys(_KEPT & set(given)), **plain_values(trained)}
 
 
 def _check_options(
@@ -231,12 +262,22 @@ def _check_options(
         if isinstance(value, Mapping) and "class_path" in value:
             value = value["class_path"]  # noqa: PLW2901
             known = known.get("class_path") if isinstance(known, Mapping) else known
-        same = option not in trained or value in (None, known)
+        same = option not in trained or _is_same(option, value, known)
         if not same and not _is_default(value, config["class_path"], option):
-            raise InputError(
-                f"--{part}.{option} {value}: the checkpoint {path} was trained with {known}, and "
-                f"{keeper} keeps it.\nLeave the option out, or train without --ckpt_path."
-            )
+            raise _kept(f"--{part}.{option} {value}", known, path, keeper)
+
+
+def _is_same(option: str, value: Any, known: Any) -> bool:
+    if option == "membership" and isinstance(value, str) and Path(value).is_file():
+        value = str(Path(value).absolute())
+    return value in (None, known) or str(value) == str(known)
+
+
+def _kept(given: str, known: Any, path: str, keeper: str) -> InputError:
+    return InputError(
+        f"{given}: the checkpoint {path} was trained with {known}, and {keeper} keeps it.\n"
+        "Leave the option out, or train without --ckpt_path."
+    )
 
 
 def _is_default(value: Any, path: str, option: str) -> bool:

@@ -187,7 +187,9 @@ def test_a_file_in_place_of_a_folder_is_one_error(refused: Refused) -> None:
     fit = "fit --data synthetic --data.n_rows 200 --trainer.max_epochs 1"
     Path("lightning_logs").write_text("no folder", encoding="utf-8")
     assert "lightning_logs cannot be written to (File exists)" in refused(fit)
-    assert "lightning_logs cannot be written to (" in refused("sweep --data synthetic --out lightning_logs/a")
+    assert "lightning_logs/a cannot be written to (" in refused(
+        "sweep --data synthetic --out lightning_logs/a"
+    )
 
 
 def test_names_from_the_data_cannot_break_lines_or_command_the_terminal(refused: Refused) -> None:
