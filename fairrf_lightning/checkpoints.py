@@ -205,6 +205,7 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     # Not those of the data, which may come from the checkpoint itself.
     named = {text for text, place in _texts(config) if not place.startswith("data.")}
     check_class_paths(options, named, f"--ckpt_path {path}", plain_parameters(model_class))
+    _check_model(model_class.__name__, options.get("_class_path"), path)
     _check_options("model", config["model"], options, path, "the model")
     if resumes:
         _check_counters(checkpoint.get("loops"), path)
@@ -215,6 +216,15 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
         keeper = "a resumed run" if resumes else "an evaluation"
         _check_options("data", data, trained, path, keeper)
     return checkpoint
+
+
+def _check_model(given: str, trained: Any, path: str) -> None:
+    """Raise if a model was named that is not the checkpoint's, which LightningCLI takes silently."""
+    if isinstance(trained, str) and given not in (trained.rpartition(".")[2], "FairRFModule"):  # the default
+        raise InputError(
+            f"--model {given}: the checkpoint {path} is one of {trained}.\n"
+            "Leave --model or --method out, or train without --ckpt_path."
+        )
 
 
 def check_kept_options(

@@ -168,7 +168,7 @@ def test_options_that_the_data_keep_from_training_are_not_dropped(cli: CLI, refu
     # What was given in training may be repeated, and the rest may differ.
     cli(f"test --ckpt_path={LAST} {TABLE} --data.positive 1 --data.seed 0")
     cli(f"test --ckpt_path={LAST} --data.eval_batch_size 16 --data.sensitive town")
-    with pytest.raises(InputError, match="--data.seed 5"):
+    with pytest.raises(InputError, match=r"--data\.seed 5"):
         load_run(LAST, data_options={"seed": 5})
 
 

@@ -103,8 +103,8 @@ def explain(error: BaseException, prefix: str = "--data.") -> str:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, OSError):
         return (
-            f"{error.filename or 'the output'} cannot be written to ({error.strerror}).\nFree some space, or "
-            "correct the folder, and run the command again; fit resumes with --ckpt_path if last.ckpt is there."
+            f"{error.filename or 'the output'} cannot be written to ({error.strerror}).\nFree some space or "
+            "correct the folder, and run the command again; fit resumes by --ckpt_path from a last.ckpt."
         )
     if re.search(
         r"arguments are required: (\w+\.)?data$|class_path 'lightning.LightningDataModule'", str(error)

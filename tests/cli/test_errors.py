@@ -132,6 +132,8 @@ def test_what_a_checkpoint_contradicts_is_told(cli: Cli, refused: Refused) -> No
     (path,) = Path("lightning_logs/version_0/checkpoints").glob("best.ckpt")
     contradictions = {
         f"fit --data synthetic --ckpt_path {path} --model.eta 0.9": "trained with 0.3",
+        f"fit --data synthetic --ckpt_path {path} --method arl": "is one of fairrf_lightning.FairRFModule.",
+        f"test --data synthetic --ckpt_path {path} --method arl": "--model ARLModule: the",
         f"test --data synthetic --ckpt_path {path} --model.backbone linear": "backbones.MLP",
         f"test --data adult --ckpt_path {path}": "trained on SyntheticDataModule, not on AdultDataModule",
     }
