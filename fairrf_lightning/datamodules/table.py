@@ -167,6 +167,8 @@ class TableDataModule(TabularDataModule):
         self._label_codes: dict[str, int] | None = None
         self._checksum = ""
         self._unseen: str | None = None
+        self._unlabelled: str | None = None
+        self._resumed_from: str | None = None  # a notice: another table than that of the first epochs
         self._is_waiting = False
         self._stream: StreamedTable | None = None
 
@@ -219,7 +221,8 @@ class TableDataModule(TabularDataModule):
         """Return notes for the user on the table and the inputs of the model."""
         named = {self.sensitive, *self.related}
         notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
-        return [line for line in (self._other_table(), self._unseen, notice) if line is not None]
+        lines = (self._other_table() or self._resumed_from, self._unseen, self._unlabelled, notice)
+        return [line for line in lines if line is not None]
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
@@ -264,6 +267,8 @@ class TableDataModule(TabularDataModule):
             codes = frame[self.target].astype("object").map(str, na_action="ignore")
             codes = codes.map(normalise_label, na_action="ignore").map(self._label_codes)
             known = {"target": codes.astype(int)} if codes.notna().all() else {}
+            if not known and frame[self.target].notna().any():
+                self._unlabelled = _no_labels(self.target, frame[self.target][codes.isna()], len(frame))
         if self.sensitive in frame:
             known[str(self.sensitive)] = frame[self.sensitive].astype("object")
         return pd.DataFrame(known, index=range(len(rows)))
@@ -315,6 +320,11 @@ class TableDataModule(TabularDataModule):
             # S may have been an input without being named as such
             seen = self.sensitive in self.encoder.owners
             super().load_state_dict(state_dict | {"include_sensitive": seen})
+        if self.trainer is not None and self.trainer.state.fn == "fit" and self._other_table():
+            self._resumed_from = (
+                f"{self.path} is not the table that the run was started with: the model was trained on both, "
+                "and test rows may be among those that it was trained on before."
+            )
 
     @property
     def _is_built(self) -> bool:
@@ -436,6 +446,16 @@ def _labelled_rows(
     frame = make_frame(raw.table, kinds, spec)
     kept = spec.kept_rows(frame, features, labelled=True, report=True)
     return frame[kept].reset_index(drop=True)
+
+
+def _no_labels(target: str, values: pd.Series[Any], rows: int) -> str:
+    """Return the notice that predictions have no label, because of these values of the target."""
+    found = values.dropna().unique()
+    what = f"values that training did not have, such as '{found[0]}'," if len(found) else "no value"
+    return (
+        f"the predictions have no column 'target': '{target}' has {what} in {len(values):,} of {rows:,} "
+        "rows. An audit of them measures selection rates only."
+    )
 
 
 def _rows_to_predict(
