@@ -333,10 +333,10 @@ def notices(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _area_below_chance(overall: Mapping[str, Any]) -> float | None:
     """Return the AUC, of scores or else of decisions, if it is below 0.5 beyond chance, else ``None``."""
-    rates = [overall.get(name) for name in ("true_positive_rate", "false_positive_rate")]
+    hits, errors = overall.get("true_positive_rate"), overall.get("false_positive_rate")
     area = overall.get("auc")
-    if area is None and None not in rates:
-        area = (1 + rates[0] - rates[1]) / 2
+    if area is None and hits is not None and errors is not None:
+        area = (1 + hits - errors) / 2
     rows, share = overall["rows"], overall.get("base_rate")
     if area is None or share is None or not 0 < share < 1:
         return None

@@ -25,10 +25,11 @@ from fairrf_lightning.callbacks.checkpointing import (
     BestCheckpoint,
     StoppedBySignal,
     StopRequest,
+    check_no_other_run,
     chosen_by,
     exit_by_signal,
 )
-from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
+from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record, run_directory
 from fairrf_lightning.checkpoints import (
     WholeFileIO,
     check_checkpoint,
@@ -163,6 +164,9 @@ class FairRFCLI(LightningCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Train, or resume from a checkpoint."""
+        folder = None if self.trainer.fast_dev_run else run_directory(self.trainer)
+        if folder is not None and self.trainer.is_global_zero and not kwargs.get("ckpt_path"):
+            check_no_other_run(folder / "checkpoints")  # before loggers and config.yaml replace its files
         with restoring(kwargs.get("ckpt_path")):
             self.trainer.fit(**kwargs)
 

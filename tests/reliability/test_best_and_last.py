@@ -69,6 +69,13 @@ def test_another_run_does_not_overwrite_the_files_of_one(
     assert caught.value.code == 2
     assert "last.ckpt of another run" in capsys.readouterr().err
     assert (run_folder / "last.ckpt").read_bytes() == before
+    before_all = {path: path.read_bytes() for path in run_folder.parent.rglob("*") if path.is_file()}
+    assert len(before_all) >= 5
+    with pytest.raises(SystemExit) as caught:
+        cli(f"{FIT} --trainer.logger csv --trainer.logger.version 0")
+    assert caught.value.code == 2
+    assert "last.ckpt of another run" in capsys.readouterr().err
+    assert all(path.read_bytes() == content for path, content in before_all.items()), "its logs as well"
 
 
 def test_early_stopping_stays_stopped_after_a_resume(cli: CLI) -> None:
