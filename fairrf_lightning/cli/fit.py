@@ -164,7 +164,7 @@ class FairRFCLI(LightningCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Train, or resume from a checkpoint."""
-        folder = None if self.trainer.fast_dev_run else run_directory(self.trainer)
+        folder = None if getattr(self.trainer, "fast_dev_run", False) else run_directory(self.trainer)
         if folder is not None and self.trainer.is_global_zero and not kwargs.get("ckpt_path"):
             check_no_other_run(folder / "checkpoints")  # before loggers and config.yaml replace its files
         with restoring(kwargs.get("ckpt_path")):
