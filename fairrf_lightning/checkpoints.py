@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fairrf_lightning.errors import InputError, first_line
 from fairrf_lightning.files import replacing
+from fairrf_lightning.presets import plain_values
 
 _T = TypeVar("_T", int, float, bool)
 _PACKAGE = __name__.partition(".")[0]
@@ -42,6 +43,10 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
     "pytorch-lightning_version": str,
     "rng_state": Mapping,
 }
+# Options of the data that decide what a model was trained on, and that its checkpoint keeps.
+KEPT_OPTIONS = {"target", "positive", "related", "categorical", "numeric", "drop", "missing"}
+KEPT_OPTIONS |= {"missing_values", "min_count", "max_categories", "membership", "ksmote", "split", "seed"}
+KEPT_OPTIONS |= {"include_sensitive", "expose_sensitive", "remove_related"}
 _WORD = re.compile(r"[\w -]*")
 _CLASS_KEYS = ("class_path", "_class_path")
 # Written by Lightning, never imported: Lightning compares it with a list of its own.
@@ -157,6 +162,57 @@ def malformed(name: str, part: str, found: Any) -> InputError:
     return InputError(
         f"{name}: its part {part} is malformed (a {type(found).__name__} was found), so it is not a "
         f"checkpoint of a Lightning run. {_DAMAGED}"
+    )
+
+
+def check_kept_options(
+    given: Mapping[str, Any], checkpoint: Mapping[str, Any], data_class: type[Any], path: str
+) -> None:
+    """Raise if options were given that the data keep from training, and that differ from those in training.
+
+    Args:
+        given: Options of the data that the user has named.
+        checkpoint: The checkpoint.
+        data_class: Class of the data.
+        path: The checkpoint's path, for the error.
+    """
+    if not (named := KEPT_OPTIONS & set(given)) or data_class.__qualname__ not in checkpoint:
+        return
+    trained = trained_options(checkpoint, data_class.__qualname__, path)
+    for option in sorted(named & set(trained)):
+        value, known = plain_values(given[option]), trained[option]
+        if not is_same_option(option, value, known):
+            raise option_kept(f"--data.{option} {value}", known, path, "an evaluation")
+
+
+def trained_options(checkpoint: Mapping[str, Any], name: str, path: str) -> dict[str, Any]:
+    """Return the options of the data that a checkpoint holds; those that were not given, by their effect."""
+    state = checkpoint.get(name, {})
+    options = state.get("table_options", {}) if isinstance(state, Mapping) else None
+    if not isinstance(options, Mapping):
+        raise malformed(f"--ckpt_path {path}", name, state)
+    if not isinstance(state.get("encoder"), Mapping):
+        raise malformed(f"--ckpt_path {path}", f"{name}.encoder", state.get("encoder"))
+    given = checkpoint.get("datamodule_hyper_parameters", {})
+    trained = {**options, **state, "membership": None}  # its state is one of coefficients
+    if isinstance(codes := state.get("label_codes"), Mapping):
+        trained["positive"] = next((label for label, code in codes.items() if code == 1), None)
+    trained |= {name: value for name, value in given.items() if name in KEPT_OPTIONS and value is not None}
+    return {**dict.fromkeys(KEPT_OPTIONS & set(given)), **plain_values(trained)}
+
+
+def is_same_option(option: str, value: Any, known: Any) -> bool:
+    """Return whether an option was not given, or has the value that it had in training."""
+    if option == "membership" and isinstance(value, str) and Path(value).is_file():
+        value = str(Path(value).absolute())
+    return value in (None, known) or str(value) == str(known)
+
+
+def option_kept(given: str, known: Any, path: str, keeper: str) -> InputError:
+    """Return the error for an option that differs from that in training."""
+    return InputError(
+        f"{given}: the checkpoint {path} was trained with {known}, and {keeper} keeps it.\n"
+        "Leave the option out, or train without --ckpt_path."
     )
 
 

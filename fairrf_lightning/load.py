@@ -28,6 +28,7 @@ from fairrf_lightning.backbones import BACKBONES
 from fairrf_lightning.callbacks.checkpointing import BEST, LAST, BestCheckpoint
 from fairrf_lightning.checkpoints import (
     check_class_paths,
+    check_kept_options,
     check_plain,
     load_checkpoint,
     plain_parameters,
@@ -177,6 +178,7 @@ def load_run(
     model_class, data_class = _classes(checkpoint, path, trust)
     trained = _options(checkpoint, "datamodule_hyper_parameters")
     check_data_options(trained, data_class, trust, str(path), _trust_hint)
+    check_kept_options(data_options or {}, checkpoint, data_class, str(path))
     data: TabularDataModule = _make(data_class, _data_options(trained, data_options or {}, path), path)
     if module is None:
         options = _options(checkpoint, "hyper_parameters")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import evaluate, load_run
 from fairrf_lightning.methods import ARLModule
 from fairrf_lightning.metrics import DemographicParityGap
-from tests.conftest import Cli, Printed
+from tests.conftest import Cli, Printed, Refused
 from tests.trainers import quiet_trainer
 
 RUN = Path("lightning_logs/version_0")
@@ -147,6 +148,22 @@ def test_a_table_that_moved_is_named_again(cli: Cli) -> None:
     assert torch.equal(rows.probabilities, before.probabilities)
     with pytest.raises(InputError, match="no such option; did you mean 'path'"):
         load_run(LAST, data_options={"pat": "moved.csv"})
+
+
+def test_options_that_the_data_keep_from_training_are_not_dropped(cli: Cli, refused: Refused) -> None:
+    write_table(Path("t.csv"))
+    cli(f"fit {QUICK} {TABLE}")
+    for command in (f"test --ckpt_path={LAST}", f"audit {LAST}", f"fit {QUICK} {TABLE} --ckpt_path={LAST}"):
+        for option, known in (("positive 0", "1"), ("min_count 50", "5"), ("missing_values x", r"\[''")):
+            message = refused(f"{command} --data.{option}")
+            assert re.search(rf"--data\.\w+ \S+: the checkpoint {LAST} was trained with {known}", message)
+    for option in ("seed 5", "drop town", "split [0.1,0.1,0.8]", "categorical town"):
+        assert "an evaluation keeps it" in refused(f"test --ckpt_path={LAST} --data.{option}")
+    # What was given in training may be repeated, and the rest may differ.
+    cli(f"test --ckpt_path={LAST} {TABLE} --data.positive 1 --data.seed 0")
+    cli(f"test --ckpt_path={LAST} --data.eval_batch_size 16 --data.sensitive town")
+    with pytest.raises(InputError, match=r"--data\.seed 5"):
+        load_run(LAST, data_options={"seed": 5})
 
 
 def test_data_are_downloaded_from_trusted_addresses_only(cli: Cli) -> None:

@@ -199,3 +199,35 @@ def test_predict_names_categories_that_training_did_not_have(cli: Cli, printed: 
     assert len(found) == 1
     assert "'c0' in 20, 'c1' in 50 of 50 rows" in found[0]
     assert "absent in training" not in printed(f"predict --ckpt_path {RUN} --data.path credit.csv")
+
+
+@pytest.mark.filterwarnings("ignore:.*is not the table that the checkpoint was trained on:UserWarning")
+def test_a_run_resumed_on_another_table_says_so_last(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    options = f"{german_credit(Path('credit.csv'))} --trainer.max_epochs"
+    cli(f"fit {options} 1")
+    table = pd.read_csv("credit.csv")
+    table[::-1].to_csv("credit.csv", index=False)
+    capsys.readouterr()
+    cli(f"fit {options} 2 --ckpt_path {RUN / 'checkpoints/last.ckpt'}")
+    found = notes(capsys.readouterr().out)[-1]
+    assert "credit.csv is not the table that the run was started with" in found
+    record = json.loads(Path("lightning_logs/version_1/run.json").read_text(encoding="utf-8"))
+    assert any("the model was trained on both" in notice for notice in record["notices"])
+
+
+def test_predictions_without_their_labels_say_so(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    cli(f"fit {german_credit(Path('credit.csv'))} --trainer.max_epochs 1")
+    new = pd.read_csv("credit.csv").head(50)
+    for values, expected in (
+        ("LOUD", "such as 'LOUD', in 50 of 50 rows"),
+        (new["credit"].where(new.index > 3), "'credit' has no value in 4 of 50 rows"),
+        (None, ""),
+        (new["credit"], ""),
+    ):
+        new.assign(credit=values).to_csv("new.csv", index=False)
+        capsys.readouterr()
+        cli(f"predict --ckpt_path {RUN} --data.path new.csv")
+        found = [line for line in notes(capsys.readouterr().out) if "no column 'target'" in line]
+        assert len(found) == bool(expected)
+        assert all(expected in line for line in found)
+        assert ("target" in pd.read_csv("predictions.csv")) is (values is not None and not expected)

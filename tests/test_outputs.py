@@ -108,6 +108,16 @@ def test_stacked_models_may_have_several_outputs() -> None:
     assert values.tolist() == pytest.approx([0.5 * singles[0].item(), 2 * singles[1].item()])
 
 
+@pytest.mark.parametrize(("outputs", "statistic"), [(3, "covariance"), (1, "hsic")])
+def test_stacked_models_may_have_rows_of_their_own(outputs: int, statistic: str) -> None:
+    drawn = [draw(seed=seed, outputs=outputs) for seed in (1, 2)]
+    options: dict[str, Any] = {"statistic": statistic} | ({"output": "softmax"} if outputs > 1 else {})
+    stacked = RelatedFeaturePenalty(RELATED, eta=torch.tensor([1.0, 1.0]), **options)
+    values = stacked(*(torch.stack(part) for part in zip(*drawn, strict=True)))
+    singles = [RelatedFeaturePenalty(RELATED, eta=1, **options)(*one) for one in drawn]
+    torch.testing.assert_close(values, torch.stack(singles))
+
+
 @pytest.mark.parametrize(("outputs", "statistic"), [(3, "covariance"), (3, "hsic"), (1, "hsic")])
 def test_metric_of_batches_is_that_of_all_rows(outputs: int, statistic: str) -> None:
     logits, inputs = draw(outputs=outputs)

@@ -6,7 +6,7 @@ import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from fairrf_lightning.errors import InputError
 
 _MAX_COMBINATIONS = 1 << 20
 _TARGET = "target"
+_DECISION = "decision"  # `predict` writes it, next to probabilities that agree with it
 
 
 def read_predictions(
@@ -88,14 +89,22 @@ def read_predictions(
     file.check(columns)
     source = {"kind": "predictions", "path": str(path), "against": against, "data": None, "split": None}
     scores = Scores(file.groups, threshold=threshold, source=source, num_classes=num_classes)
-    rows = 0
+    if decision is None and threshold == 0.5 and list(columns).count(_DECISION) == 1:
+        file = replace(file, ignored=_DECISION)
+    rows = differing = 0
     for table in file.read():
         with _row_named(rows):
             file.add(table, scores)
+            differing += file.ignored_decisions(table, threshold)
         rows += table.num_rows
     if not rows:
         raise InputError(f"{path} has no rows.")
     words.check()
+    if differing:
+        scores.notices.append(
+            f"The column '{_DECISION}' was not used: it differs from {prob} >= {threshold:g} in "
+            f"{differing:,} of {rows:,} rows. Audit these decisions by --decision {_DECISION}."
+        )
     return scores
 
 
@@ -155,6 +164,7 @@ class _File:
     against: str | None
     words: _Words
     num_classes: int = 2
+    ignored: str | None = None  # a column of decisions next to the probabilities that are audited
 
     @property
     def probabilities(self) -> list[str]:
@@ -167,7 +177,7 @@ class _File:
     @property
     def columns(self) -> list[str]:
         against = self.against if self.prob is None else None
-        named = [self.target, *self.groups, *self.probabilities, self.decision, against]
+        named = [self.target, *self.groups, *self.probabilities, self.decision, against, self.ignored]
         return list(dict.fromkeys(name for name in named if name is not None))
 
     def check(self, columns: Sequence[str]) -> None:
@@ -218,6 +228,17 @@ class _File:
         if self.against is not None and self.prob is None:
             decisions.append(_codes(self.against, table.column(self.against), words))
         scores.add(cells, np.stack(decisions), target, np.stack(probs) if probs else None)
+
+    def ignored_decisions(self, table: Any, threshold: float) -> int:
+        """Return the number of rows whose decision in the ignored column is another one, or is unclear."""
+        if self.ignored is None or self.prob is None or self.num_classes > 2:
+            return 0
+        try:
+            decisions = _codes(self.ignored, table.column(self.ignored), self.words)
+        except _WrongCell:
+            return int(table.num_rows)
+        probs = _probabilities(self.prob, table.column(self.prob))
+        return int((decisions != (probs >= threshold)).sum())
 
 
 def is_checkpoint(source: Path) -> bool:

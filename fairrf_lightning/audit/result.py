@@ -251,6 +251,24 @@ def notices(result: Mapping[str, Any]) -> Iterator[str]:
             f"Every true label is {result['overall']['base_rate']:g}: if these are not real labels, "
             "accuracy, calibration, dEO and dEOdds mean nothing; --target '' leaves them out."
         )
+    elif (area := _area_below_chance(result["overall"])) is not None:
+        yield (
+            f"Rows with label 1 have the lower scores (AUC {area:.2f}; chance has 0.5): is 1 the positive "
+            "class of labels and scores alike? If one is swapped, accuracy, dEO and dEOdds are wrong."
+        )
+
+
+def _area_below_chance(overall: Mapping[str, Any]) -> float | None:
+    """Return the AUC, of scores or else of decisions, if it is below 0.5 beyond chance, else ``None``."""
+    hits, errors = overall.get("true_positive_rate"), overall.get("false_positive_rate")
+    area = overall.get("auc")
+    if area is None and hits is not None and errors is not None:
+        area = (1 + hits - errors) / 2
+    rows, share = overall["rows"], overall.get("base_rate")
+    if area is None or share is None or not 0 < share < 1:
+        return None
+    error = ((rows + 1) / (12 * rows**2 * share * (1 - share))) ** 0.5  # of scores without any information
+    return float(area) if area < 0.5 - 4 * error else None
 
 
 def several_classes(number: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,8 @@ class BestCheckpoint(ModelCheckpoint):
         if trainer.is_global_zero and trainer.ckpt_path:
             for unfinished in folder.glob(".*.ckpt.*.part"):
                 unfinished.unlink(missing_ok=True)
-        for name in () if trainer.ckpt_path or self._is_off else (LAST, BEST):
-            if self.file_exists(str(folder / name), trainer):
-                raise InputError(
-                    f"{folder} has the {name} of another run.\n"
-                    "Name another folder by --checkpoint.dirpath, or resume that run: "
-                    f"--ckpt_path {folder / LAST}"
-                )
+        if not (trainer.ckpt_path or self._is_off):
+            check_no_other_run(folder, lambda path: self.file_exists(str(path), trainer))
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for signals; Lightning has just set its own handlers."""
@@ -230,6 +226,17 @@ class PenalisedCheckpoint(ModelCheckpoint):
         if not trainer.strategy.reduce_boolean_decision(not skipped, all=False):
             return False
         return super().check_monitor_top_k(trainer, current)
+
+
+def check_no_other_run(folder: Path, exists: Callable[[Path], bool] = Path.is_file) -> None:
+    """Raise if a folder has checkpoints of another run."""
+    for name in (LAST, BEST):
+        if exists(folder / name):
+            raise InputError(
+                f"{folder} has the {name} of another run.\n"
+                "Name another folder by --checkpoint.dirpath, or resume that run: "
+                f"--ckpt_path {folder / LAST}"
+            )
 
 
 def chosen_by(trainer: Trainer) -> ModelCheckpoint | None:

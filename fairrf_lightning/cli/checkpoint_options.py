@@ -7,12 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairrf_lightning.checkpoints import (
+    KEPT_OPTIONS,
     check_class_paths,
     check_plain,
+    is_same_option,
     load_checkpoint,
     malformed,
+    option_kept,
     plain_parameters,
     texts,
+    trained_options,
 )
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.presets import class_path, import_class, plain_values
@@ -48,12 +52,15 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     # Not those of the data, which may come from the checkpoint itself.
     named = {text for text, place in texts(config) if not place.startswith("data.")}
     check_class_paths(options, named, f"--ckpt_path {path}", _trust_hint, plain_parameters(model_class))
+    _check_model(model_class.__name__, options.get("_class_path"), path)
     _check_options("model", config["model"], options, path, "the model")
     if resumes:
         _check_counters(checkpoint.get("loops"), path)
     if given in checkpoint:
-        trained = _trained_options(checkpoint[given], given, path)
-        _check_options("data", data if resumes else {}, trained, path, "a resumed run")
+        trained = trained_options(checkpoint, given, path)
+        if not resumes:
+            trained = {name: value for name, value in trained.items() if name in KEPT_OPTIONS}
+        _check_options("data", data, trained, path, "a resumed run" if resumes else "an evaluation")
     return checkpoint
 
 
@@ -71,16 +78,13 @@ def _check_counters(loops: Any, path: str, place: str = "loops") -> None:
             raise malformed(f"--ckpt_path {path}", inside, value)
 
 
-def _trained_options(state: Any, name: str, path: str) -> dict[str, Any]:
-    """Return the options of the data that a checkpoint's state of them holds."""
-    options = state.get("table_options", {}) if isinstance(state, Mapping) else None
-    if not isinstance(options, Mapping):
-        raise malformed(f"--ckpt_path {path}", name, state)
-    if not isinstance(state.get("encoder"), Mapping):
-        raise malformed(f"--ckpt_path {path}", f"{name}.encoder", state.get("encoder"))
-    trained = {**options, **state}
-    trained.pop("missing_values", None)
-    return trained
+def _check_model(given: str, trained: Any, path: str) -> None:
+    """Raise if a model was named that is not the checkpoint's, which LightningCLI takes silently."""
+    if isinstance(trained, str) and given not in (trained.rpartition(".")[2], "FairRFModule"):  # the default
+        raise InputError(
+            f"--model {given}: the checkpoint {path} is one of {trained}.\n"
+            "Leave --model or --method out, or train without --ckpt_path."
+        )
 
 
 def _check_options(
@@ -92,12 +96,9 @@ def _check_options(
         if isinstance(value, Mapping) and "class_path" in value:
             value = value["class_path"]  # noqa: PLW2901
             known = known.get("class_path") if isinstance(known, Mapping) else known
-        same = option not in trained or value in (None, known)
+        same = option not in trained or is_same_option(option, value, known)
         if not same and not _is_default(value, config["class_path"], option):
-            raise InputError(
-                f"--{part}.{option} {value}: the checkpoint {path} was trained with {known}, and "
-                f"{keeper} keeps it.\nLeave the option out, or train without --ckpt_path."
-            )
+            raise option_kept(f"--{part}.{option} {value}", known, path, keeper)
 
 
 def _is_default(value: Any, path: str, option: str) -> bool:

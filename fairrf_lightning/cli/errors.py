@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -33,6 +34,9 @@ _DATA_OPTION = re.compile(
     r"|related|sensitive|sha256|split|target|url)(?=: | is | must )"
 )
 _DROP = re.compile(r"\(drop: \[([^\]]*)\]\)")
+# The disk is full, or the folder is not one to write to: no fault of the program.
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+_OF_THE_DISK |= {errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG}
 # Options that people try, and where they are.
 _PLACES = {
     "accelerator": "trainer.accelerator",
@@ -80,6 +84,8 @@ def is_input_error(error: BaseException) -> bool:
     """Return whether the user's input is to blame, so that a message is enough and no traceback is needed."""
     if isinstance(error, InputError | MisconfigurationException | ArgumentError):
         return True
+    if isinstance(error, OSError):
+        return error.errno in _OF_THE_DISK
     # jsonargparse wraps what a constructor raised.
     return isinstance(error, ValueError) and explain(error) != str(error)
 
@@ -96,6 +102,11 @@ def explain(error: BaseException, prefix: str = "--data.") -> str:
         if isinstance(cause, InputError):
             return _DROP.sub(rf"({prefix}drop '\1')", _DATA_OPTION.sub(rf"{prefix}\1", str(cause)))
         cause = cause.__cause__ or cause.__context__
+    if isinstance(error, OSError):
+        return (
+            f"{error.filename or 'the output'} cannot be written to ({error.strerror}).\nFree some space or "
+            "correct the folder, and run the command again; fit resumes by --ckpt_path from a last.ckpt."
+        )
     if re.search(
         r"arguments are required: (\w+\.)?data$|class_path 'lightning.LightningDataModule'", str(error)
     ):

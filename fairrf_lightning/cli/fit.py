@@ -20,8 +20,8 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 import fairrf_lightning.methods  # noqa: F401 - its classes are found by their names
 from fairrf_lightning.callbacks import LambdaUpdateCallback
-from fairrf_lightning.callbacks.checkpointing import BEST, BestCheckpoint, chosen_by
-from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record
+from fairrf_lightning.callbacks.checkpointing import BEST, BestCheckpoint, check_no_other_run, chosen_by
+from fairrf_lightning.callbacks.run_files import RunRecord, add_to_record, run_directory
 from fairrf_lightning.callbacks.stopping import StoppedBySignal, StopRequest, exit_by_signal
 from fairrf_lightning.checkpoints import (
     WholeFileIO,
@@ -164,6 +164,9 @@ class FairRFCLI(LightningCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Train, or resume from a checkpoint."""
+        folder = None if getattr(self.trainer, "fast_dev_run", False) else run_directory(self.trainer)
+        if folder is not None and self.trainer.is_global_zero and not kwargs.get("ckpt_path"):
+            check_no_other_run(folder / "checkpoints")  # before loggers and config.yaml replace its files
         with restoring(kwargs.get("ckpt_path")):
             self.trainer.fit(**kwargs)
 

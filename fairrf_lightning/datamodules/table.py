@@ -138,6 +138,8 @@ class TableDataModule(TabularDataModule):
         self._label_codes: dict[str, int] | None = None
         self._checksum = ""
         self._noted: list[str] = []
+        self._unlabelled: str | None = None
+        self._resumed_from: str | None = None  # a notice: another table than that of the first epochs
         self._stream: StreamedTable | None = None
 
     @property
@@ -179,7 +181,8 @@ class TableDataModule(TabularDataModule):
         """Return notes for the user on the table and the inputs of the model."""
         named = {self.sensitive, *self.related}
         notice = protected_inputs_notice(name for name in self.trained_columns if name not in named)
-        return [line for line in (self._other_table(), *self._noted, notice) if line is not None]
+        lines = (self._other_table() or self._resumed_from, *self._noted, self._unlabelled, notice)
+        return [line for line in lines if line is not None]
 
     def read_columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Return columns of the rows that have a label, those named in ``drop`` among them."""
@@ -222,7 +225,10 @@ class TableDataModule(TabularDataModule):
         known: dict[str, Any] = {}
         if self.target in frame and self._label_codes is not None:
             codes = known_labels(frame[self.target].array, self._label_codes)
-            known = {} if np.isnan(codes).any() else {"target": codes.astype(int)}
+            unknown = np.isnan(codes)
+            known = {} if unknown.any() else {"target": codes.astype(int)}
+            if unknown.any() and frame[self.target].notna().any():
+                self._unlabelled = _no_labels(self.target, frame[self.target][unknown], len(frame))
         if self.sensitive in frame:
             known[str(self.sensitive)] = frame[self.sensitive].astype("object")
         return pd.DataFrame(known, index=range(len(rows)))
@@ -255,6 +261,15 @@ class TableDataModule(TabularDataModule):
         self._label_codes = state_dict["label_codes"]
         # S may have been an input without being named as such.
         self.include_sensitive = self.sensitive in self.encoder.owners
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore seed, split and encoding of the checkpoint where they differ; note another table."""
+        super().load_state_dict(state_dict)
+        if self.trainer is not None and self.trainer.state.fn == "fit" and self._other_table():
+            self._resumed_from = (
+                f"{self.path} is not the table that the run was started with: the model was trained on both, "
+                "and test rows may be among those that it was trained on before."
+            )
 
     @property
     def _needs_rows(self) -> bool:
@@ -381,6 +396,16 @@ def _checked_path(path: str | None, url: str | None, sha256: str | None) -> str 
     if not found.exists():
         raise InputError(f"path: there is no file or directory {path}")
     return os.path.abspath(found)  # noqa: PTH100 - resolve() follows links
+
+
+def _no_labels(target: str, values: pd.Series[Any], rows: int) -> str:
+    """Return the notice that predictions have no label, because of these values of the target."""
+    found = values.dropna().unique()
+    what = f"values that training did not have, such as '{found[0]}'," if len(found) else "no value"
+    return (
+        f"the predictions have no column 'target': '{target}' has {what} in {len(values):,} of {rows:,} "
+        "rows. An audit of them measures selection rates only."
+    )
 
 
 def _rows_to_predict(

@@ -174,7 +174,8 @@ def test_selection_rates_and_dp_are_all_that_is_measured(
         assert {gaps[gap, "hard"][key] for key in ("value", "low", "high", "bounds", "against")} == {None}
     lines = printed.splitlines()
     assert lines[0].startswith("No true labels: selection rates and dDP are measured; accuracy, ")
-    assert lines[-2] == lines[0], "before the line of the files"
+    assert lines[1].startswith("The column 'decision' was not used")
+    assert lines[-3:-1] == lines[:2], "before the line of the files"
     assert len([line for line in lines if line.count("not applicable") == 2 and "│ dEO" in line]) == 4
     assert "AUC" not in printed.replace(lines[0], "")
 
@@ -362,3 +363,37 @@ def test_what_to_do_with_other_kinds_of_csv_is_told(content: bytes, message: str
 def test_a_wrong_source_or_option_is_told(options: str, message: str, refused: Refused) -> None:
     write_predictions().to_csv("p.ckpt", index=False)
     assert message in refused(["audit", *options.split()])
+
+
+def test_decisions_that_are_not_those_of_the_probabilities_are_not_passed_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = write_predictions()  # decided at 0.4
+    differing = int(((table["prob"] >= 0.5) != table["decision"]).sum())
+    expected = (
+        f"The column 'decision' was not used: it differs from prob >= 0.5 in {differing} of 2,000 rows."
+    )
+    for name in ("p.csv", "p.parquet"):
+        main(["audit", name, "--groups", "race"])
+        assert expected in " ".join(capsys.readouterr().out.split())
+        assert expected in read_audit()["notices"][0]
+    for options in (["--decision", "decision"], ["--threshold", "0.4"]):
+        main(["audit", "p.csv", "--groups", "race", *options])
+        assert "was not used" not in capsys.readouterr().out
+    table.assign(decision="yes").to_csv("p.csv", index=False)
+    main(["audit", "p.csv", "--groups", "race"])
+    assert "in 2,000 of 2,000 rows" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_swapped_coding_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_predictions()
+    swapped = "Rows with label 1 have the lower scores (AUC"
+    for column, options in (("prob", []), ("decision", ["--decision", "decision"])):
+        for values, is_swapped in ((table[column], False), (1 - table[column], True)):
+            table[["race", "target"]].assign(**{column: values}).to_csv("q.csv", index=False)
+            main(["audit", "q.csv", "--groups", "race", *options])
+            assert (swapped in capsys.readouterr().out) is is_swapped
+    random = table.assign(prob=table["other"])[["race", "target", "prob"]]
+    random.to_csv("q.csv", index=False)
+    main(["audit", "q.csv", "--groups", "race"])
+    assert swapped not in capsys.readouterr().out

@@ -132,6 +132,8 @@ def test_what_a_checkpoint_contradicts_is_told(cli: Cli, refused: Refused) -> No
     (path,) = Path("lightning_logs/version_0/checkpoints").glob("best.ckpt")
     contradictions = {
         f"fit --data synthetic --ckpt_path {path} --model.eta 0.9": "trained with 0.3",
+        f"fit --data synthetic --ckpt_path {path} --method arl": "is one of fairrf_lightning.FairRFModule.",
+        f"test --data synthetic --ckpt_path {path} --method arl": "--model ARLModule: the",
         f"test --data synthetic --ckpt_path {path} --model.backbone linear": "backbones.MLP",
         f"test --data adult --ckpt_path {path}": "trained on SyntheticDataModule, not on AdultDataModule",
     }
@@ -181,6 +183,15 @@ def test_a_folder_without_the_right_to_write_is_refused() -> None:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
         folder.chmod(0o700)
+
+
+def test_a_file_in_place_of_a_folder_is_one_error(refused: Refused) -> None:
+    fit = "fit --data synthetic --data.n_rows 200 --trainer.max_epochs 1"
+    Path("lightning_logs").write_text("no folder", encoding="utf-8")
+    assert "lightning_logs cannot be written to (File exists)" in refused(fit)
+    assert "lightning_logs/a cannot be written to (" in refused(
+        "sweep --data synthetic --out lightning_logs/a"
+    )
 
 
 def test_names_from_the_data_cannot_break_lines_or_command_the_terminal(refused: Refused) -> None:

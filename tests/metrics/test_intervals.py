@@ -482,3 +482,12 @@ def test_limits_of_several_groups_are_those_whose_coverage_was_measured(
     parts = [None if part is None else torch.tensor(part).double() for part in (counts, sums, squares)]
     limits = as_floats(gap_interval(RateSample.of_sums(*parts)))  # type: ignore[arg-type]
     assert limits == pytest.approx(expected, abs=1e-3)
+
+
+def test_mean_scores_of_two_groups_have_half_of_their_normal_interval() -> None:
+    counts = torch.tensor([[400.0, 900.0]], dtype=torch.float64)
+    rates, spread = torch.tensor([[[0.3, 0.6]], [[0.04, 0.09]]], dtype=torch.float64)
+    low, high = intervals.mean_deviation_interval(RateSample(rates, counts, spread))
+    # One contrast: half of the difference, with two limits of 0.02 / 2 and 0.03 / 3 standard errors.
+    half = 1.959964 * (0.0001 + 0.0001) ** 0.5 / 2
+    assert (float(low), float(high)) == pytest.approx((0.15 - half, 0.15 + half), abs=1e-5)

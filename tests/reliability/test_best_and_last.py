@@ -64,6 +64,11 @@ def test_another_run_does_not_overwrite_the_files_of_one(run_folder: Path, refus
     before = (run_folder / "last.ckpt").read_bytes()
     assert "last.ckpt of another run" in refused(f"{FIT} --checkpoint.dirpath {run_folder}")
     assert (run_folder / "last.ckpt").read_bytes() == before
+    before_all = {path: path.read_bytes() for path in run_folder.parent.rglob("*") if path.is_file()}
+    assert len(before_all) >= 5
+    again = f"{FIT} --trainer.logger csv --trainer.logger.version 0"
+    assert "last.ckpt of another run" in refused(again)
+    assert all(path.read_bytes() == content for path, content in before_all.items()), "its logs as well"
 
 
 def test_early_stopping_stays_stopped_after_a_resume(cli: CLI) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import torch
 from fairrf_lightning.checkpoints import WholeFileIO, load_checkpoint
 from tests.conftest import Refused
 from tests.reliability.conftest import DATA, QUICK
-from tests.reliability.runs import differ
+from tests.reliability.runs import TRAIN, differ
 
 FIT = " ".join(["fit", *DATA, *QUICK, "--model.lr 0.03 --pretrain.epochs 0 --checkpoint.dirpath small"])
 
@@ -71,3 +72,21 @@ def test_a_write_that_fails_leaves_no_part_of_a_file(small_disk: Path) -> None:
         writer.save_checkpoint({"state_dict": {"a": torch.ones(1_000_000)}}, path)
     assert path.read_bytes() == before
     assert [found.name for found in small_disk.iterdir()] == ["model.ckpt"]
+
+
+def test_logs_that_cannot_be_written_are_one_error(small_disk: Path, refused: Refused) -> None:
+    (small_disk / "lightning_logs").mkdir()
+    fill(small_disk)
+    message = refused(f"{FIT} --checkpoint.dirpath other --trainer.default_root_dir small")
+    assert "cannot be written to (No space left on device)" in message
+    assert "--ckpt_path" in message
+
+
+def test_a_full_disk_behind_the_output_is_one_error(cli: Callable[[str], None]) -> None:
+    del cli  # an empty folder
+    command = [sys.executable, str(TRAIN), *f"{FIT} --trainer.max_epochs 1".split()]
+    with Path("/dev/full").open("w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode == 2
+    assert "error: the output cannot be written to (No space left on device)" in run.stderr
+    assert "Traceback" not in run.stderr
