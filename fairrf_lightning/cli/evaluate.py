@@ -35,9 +35,10 @@ def _with_checkpoint(args: list[str]) -> list[str]:
         raise needs_run(command)
     if path is None or {"--config", "--print_config"} & set(given) or path.endswith(TABLES):
         return [command, *rest]
-    path = str(find_checkpoint(Path(path))[0])
-    options = _data_and_model(load_checkpoint(path), f"--ckpt_path {path}", given)
-    return [command, *options, *rest, "--ckpt_path", path]
+    if Path(path).is_dir():
+        path = str(find_checkpoint(Path(path))[0])
+        rest += ["--ckpt_path", path]
+    return [command, *_data_and_model(load_checkpoint(path), f"--ckpt_path {path}", given), *rest]
 
 
 def _data_and_model(checkpoint: dict[str, Any], name: str, given: Mapping[str, str]) -> Iterator[str]:

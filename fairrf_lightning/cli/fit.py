@@ -140,7 +140,8 @@ class FairRFCLI(LightningCLI):
         if any(isinstance(item, WandbLogger) for item in _as_list(config["logger"])):
             from fairrf_lightning.tracking import WandbReport  # noqa: PLC0415 - only for W&B
 
-            callbacks += [] if any(isinstance(item, WandbReport) for item in given) else [WandbReport()]
+            if not any(isinstance(item, WandbReport) for item in given):
+                callbacks = [*callbacks, WandbReport()]
         if any(isinstance(item, LambdaUpdateCallback) for item in given):  # one that attaches a penalty
             callbacks = [item for item in callbacks if not isinstance(item, LambdaUpdateCallback)]
         # Lightning's own progress bar and summary are there if they are asked for.

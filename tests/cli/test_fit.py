@@ -85,6 +85,11 @@ def test_test_and_validate_need_only_the_checkpoint(adult: tuple[Path, str], pri
     for options in (f"--data adult --ckpt_path {best}", f"--ckpt_path {best}"):
         assert printed(f"test {options}").split("Test split")[1].split("Groups")[0] == table
     assert "Validation split" in printed(f"validate --ckpt_path={best}")
+    copy = Path("copy/checkpoints/best.ckpt")  # of a run whose config cannot be read
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(best.read_bytes())
+    Path("copy/config.yaml").write_text("a: [")
+    assert "Validation split" in printed(f"validate --ckpt_path {copy}")
 
 
 def test_predict_writes_probabilities_and_decisions_of_the_test_rows(
