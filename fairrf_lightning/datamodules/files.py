@@ -134,8 +134,11 @@ class CsvFile:
         except UnicodeError as error:
             raise self._other_encoding(str(error)) from None
         except pa.ArrowException as error:
-            if "UTF8" in str(error) or "\N{REPLACEMENT CHARACTER}" in self._head()[:-1]:
+            head = self._head()
+            if "UTF8" in str(error) or "\N{REPLACEMENT CHARACTER}" in head[:-1]:
                 raise self._other_encoding(first_line(error)) from None
+            if "\0" in head:
+                raise self._has_nul(head.partition("\0")[0].count("\n") + 1) from None
             if "cannot infer number of columns" in str(error) or "Empty CSV" in str(error):
                 raise InputError(
                     f"{self.path} is empty or a single line: expected a line of column names, then the rows"
@@ -160,13 +163,17 @@ class CsvFile:
         return pa.BufferReader(decoded.read()) if small else decoded
 
     def _check_text(self, table: pa.Table, rows: int) -> None:
-        """Raise if a cell of a block that begins after ``rows`` rows has a NUL character."""
-        for column in table.columns:
-            if (row := pc.index(pc.match_substring(column, "\0"), pa.scalar(value=True)).as_py()) >= 0:
-                raise InputError(
-                    f"{self.path} has a NUL character in row {rows + row + 2}: the file is damaged, no text, "
-                    "or in another encoding (option encoding, for example utf-16)"
-                )
+        """Raise if a name, or a cell of a block that begins after ``rows`` rows, has a NUL character."""
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            row = pc.index(pc.match_substring(column, "\0"), pa.scalar(value=True)).as_py()
+            if row >= 0 or "\0" in name:
+                raise self._has_nul(rows + row + 2)
+
+    def _has_nul(self, row: int) -> InputError:
+        return InputError(
+            f"{self.path} has a NUL character in row {row}: the file is damaged, no text, or in another "
+            "encoding (option encoding, for example utf-16)"
+        )
 
     def _other_encoding(self, found: str) -> InputError:
         hint = "utf-16" if self._start[:2] in _UTF16_MAGIC else "cp1252 (Windows)"
@@ -184,9 +191,10 @@ class CsvFile:
         return f"; are its columns separated by {found[0]!r}? Then set the option delimiter"
 
     def _head(self) -> str:
-        with pa.OSFile(str(self.path)) as file:
-            text: str = self._utf8(file).read(1 << 16).decode(errors="replace")
-        return text
+        """Return the beginning of the file, or nothing if it cannot be read."""
+        with suppress(OSError, UnicodeError), pa.OSFile(str(self.path)) as file:
+            return str(self._utf8(file).read(1 << 16), errors="replace")
+        return ""
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -69,6 +69,8 @@ def trains_or_explains(content: bytes, name: str = "people.csv", **options: Any)
         (("age,age,sex,hired\n" + GOOD).encode(), "more than one column 'age'"),
         (("age, age ,sex,hired\n" + GOOD).encode(), "more than one column 'age'"),
         ((HEADER + GOOD + "30,x\0,f,yes\n").encode(), "NUL character in row 42"),
+        ((HEADER + GOOD).replace("town", "to\0wn").encode(), "NUL character in row 1:"),
+        ((HEADER + GOOD).encode("utf-16-le"), "NUL character in row"),
         ((HEADER + GOOD).encode("utf-8-sig"), "trained"),
         ((HEADER + GOOD.replace("x", "Köln")).encode("cp1252"), "not encoded in utf-8.*cp1252"),
         ((HEADER + GOOD).encode("utf-16"), "for example utf-16"),
