@@ -122,7 +122,7 @@ def test_other_gap_that_grows_is_named(result: CorrectionResult) -> None:
         assert any("dEO grows" in line for line in changed.warnings()) == named
     shown = result.table()
     assert shown.iloc[:, 0].tolist()[:2] == ["accuracy", "share of positive decisions"]
-    assert "reached the goal: dp = 0.10" in repr(result)
+    assert "reached the goal: dDP 0.10" in repr(result)
     assert "<table" in result._repr_html_()
     json.dumps(result.to_dict())
 
@@ -130,7 +130,7 @@ def test_other_gap_that_grows_is_named(result: CorrectionResult) -> None:
 def test_unreachable_goal_is_stopped_by_the_budget(checkpoint: Path) -> None:
     found = correct(checkpoint, survey=survey(checkpoint, 400), goal="dp=0.01", max_accuracy_loss=0.01)
     assert found.outcome is not None
-    assert f"stopped by the accuracy budget (0.01) at dp = {found.outcome.gap_after:.3f}" in repr(found)
+    assert f"stopped by the accuracy budget (0.01) at dDP {found.outcome.gap_after:.3f}" in repr(found)
     assert found.outcome.gap_after > 0.01
 
 
@@ -152,7 +152,7 @@ def test_published_statistics_give_no_estimate(checkpoint: Path, tmp_path: Path)
     assert not found.before.gaps
     assert any("only a part of a gap" in line for line in found.warnings())
     assert found.outcome is not None
-    assert f"dp = {found.outcome.gap_after:.3f} (before: {found.outcome.gap_before:.3f})" in repr(found)
+    assert f"dDP {found.outcome.gap_after:.3f} (before: {found.outcome.gap_before:.3f})" in repr(found)
     assert "the visible part of the gap" in repr(found)
     after = gaps(load_run(save(found, tmp_path / "corrected.ckpt")))
     assert after["dp_gap"] < gaps(load_run(checkpoint))["dp_gap"]
@@ -164,7 +164,7 @@ def test_budget_that_test_rows_exceed_is_named(result: CorrectionResult) -> None
     assert result.after is not None
     assert not any("budget" in line for line in result.warnings())
     worse = replace(result, after=replace(result.after, accuracy=result.before.accuracy - 0.15))
-    assert any("0.1500, more than the budget" in line for line in worse.warnings())
+    assert any("0.1500 on the test rows, more than the budget" in line for line in worse.warnings())
 
 
 def test_column_of_probabilities_is_not_called_published_statistics(result: CorrectionResult) -> None:
