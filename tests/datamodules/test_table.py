@@ -267,7 +267,7 @@ def test_columns_that_carry_nothing_are_noted(tmp_path: Path, caplog: pytest.Log
     frame = people().assign(id=range(7, 407), order=np.arange(400) // 2, five=5, word="x")
     for name in ("p.csv", "p.parquet"):
         data = table(write(frame, tmp_path, name), related=["age", "five", "word"])
-        notice = "column 'id' numbers the rows, and is an input of the model. To leave it out: data.drop."
+        notice = "column 'id' numbers the rows, and is an input of the model. To leave it out: --data.drop."
         assert data.notices() == [notice]
     for name in ("five", "word"):
         assert f"related column '{name}' has the same value in all training rows" in caplog.text
