@@ -43,7 +43,7 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
     "pytorch-lightning_version": str,
     "rng_state": Mapping,
 }
-# Options of a table whose effect the encoder and the label codes keep; the state of the data names the others.
+# Options of a table whose effect is in its encoder and label codes. The state of the data names the others.
 _ENCODED_OPTIONS = {"positive", "categorical", "numeric", "drop", "min_count", "max_categories"}
 _WORD = re.compile(r"[\w -]*")
 _CLASS_KEYS = ("class_path", "_class_path")
