@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import TableDataModule
+from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods import KSMOTE
 from tests.trainers import quiet_trainer
@@ -223,6 +224,13 @@ def test_wrong_option_is_refused(tmp_path: Path, options: dict[str, Any], messag
     path = write(people(), tmp_path)
     with pytest.raises(InputError, match=message):
         table(path, **options | ({"related": ["town"]} if options.get("sensitive") == "age" else {}))
+
+
+def test_an_error_shows_the_first_of_many_columns() -> None:
+    with pytest.raises(InputError, match=r"'c5_'; did you mean 'c5' or .*\? Choices: c0,") as caught:
+        check_column("drop", "c5_", [f"c{number}" for number in range(90)])
+    assert str(caught.value).count("c17") == 1
+    assert str(caught.value).endswith("c49, ... (90 in all)")
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:
