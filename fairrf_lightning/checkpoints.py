@@ -43,10 +43,8 @@ _PARTS: dict[str, type | tuple[type, ...]] = {
     "pytorch-lightning_version": str,
     "rng_state": Mapping,
 }
-# Options of the data that decide what a model was trained on, and that its checkpoint keeps.
-KEPT_OPTIONS = {"target", "positive", "related", "categorical", "numeric", "drop", "missing"}
-KEPT_OPTIONS |= {"missing_values", "min_count", "max_categories", "membership", "ksmote", "split", "seed"}
-KEPT_OPTIONS |= {"include_sensitive", "expose_sensitive", "remove_related"}
+# Options of a table whose effect is in its encoder and label codes. The state of the data names the others.
+_ENCODED_OPTIONS = {"positive", "categorical", "numeric", "drop", "min_count", "max_categories"}
 _WORD = re.compile(r"[\w -]*")
 _CLASS_KEYS = ("class_path", "_class_path")
 # Written by Lightning, never imported: Lightning compares it with a list of its own.
@@ -176,17 +174,20 @@ def check_kept_options(
         data_class: Class of the data.
         path: The checkpoint's path, for the error.
     """
-    if not (named := KEPT_OPTIONS & set(given)) or data_class.__qualname__ not in checkpoint:
+    if not given or data_class.__qualname__ not in checkpoint:
         return
-    trained = trained_options(checkpoint, data_class.__qualname__, path)
-    for option in sorted(named & set(trained)):
+    trained = kept_options(checkpoint, data_class.__qualname__, path, resumes=False)
+    for option in sorted(set(given) & set(trained)):
         value, known = plain_values(given[option]), trained[option]
         if not is_same_option(option, value, known):
             raise option_kept(f"--data.{option} {value}", known, path, "an evaluation")
 
 
-def trained_options(checkpoint: Mapping[str, Any], name: str, path: str) -> dict[str, Any]:
-    """Return the options of the data that a checkpoint holds; those that were not given, by their effect."""
+def kept_options(checkpoint: Mapping[str, Any], name: str, path: str, *, resumes: bool) -> dict[str, Any]:
+    """Return the options that the data keep from training; those that were not given, by their effect.
+
+    An evaluation may name another sensitive attribute; a resumed run may not.
+    """
     state = checkpoint.get(name, {})
     options = state.get("table_options", {}) if isinstance(state, Mapping) else None
     if not isinstance(options, Mapping):
@@ -197,8 +198,10 @@ def trained_options(checkpoint: Mapping[str, Any], name: str, path: str) -> dict
     trained = {**options, **state, "membership": None}  # its state is one of coefficients
     if isinstance(codes := state.get("label_codes"), Mapping):
         trained["positive"] = next((label for label, code in codes.items() if code == 1), None)
-    trained |= {name: value for name, value in given.items() if name in KEPT_OPTIONS and value is not None}
-    return {**dict.fromkeys(KEPT_OPTIONS & set(given)), **plain_values(trained)}
+    kept = _ENCODED_OPTIONS | set(trained)
+    trained |= {option: value for option, value in given.items() if option in kept and value is not None}
+    found = {**dict.fromkeys(kept & set(given)), **plain_values(trained)}
+    return {option: value for option, value in found.items() if resumes or option != "sensitive"}
 
 
 def is_same_option(option: str, value: Any, known: Any) -> bool:

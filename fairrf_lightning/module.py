@@ -221,8 +221,10 @@ class FairRFModule(LightningModule):
         self.test_metrics.reset()
 
     def _compare_groups_of(self, data: LightningDataModule | None) -> None:
-        # A checkpoint can be tested on other groups than it was trained with. Some data modules know
-        # theirs in setup, others only when their own part of the checkpoint is restored.
+        # A checkpoint can be tested on other groups than it was trained with. Our data modules know theirs
+        # once their part of the checkpoint is restored; on_test_start asks again.
+        if getattr(data, "awaits_checkpoint", False):
+            return
         num_groups = getattr(data, "num_groups", self.hparams["num_groups"])
         if num_groups != self.hparams["num_groups"]:
             self.build_metrics(num_groups)

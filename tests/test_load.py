@@ -166,6 +166,14 @@ def test_options_that_the_data_keep_from_training_are_not_dropped(cli: Cli, refu
         load_run(LAST, data_options={"seed": 5})
 
 
+def test_options_that_decide_on_the_rows_are_kept_as_well(cli: Cli, refused: Refused) -> None:
+    cli(f"fit {QUICK} {SYNTHETIC}")
+    known = load_run(LAST).data.state_dict()["table_options"]["n_rows"]
+    for command in (f"test --ckpt_path={LAST}", f"audit {LAST}"):
+        assert f"was trained with {known}" in refused(f"{command} --data.n_rows 60")
+    cli(f"test --ckpt_path={LAST} --data.n_rows {known}")
+
+
 def test_data_are_downloaded_from_trusted_addresses_only(cli: Cli) -> None:
     write_table(Path("t.csv"))
     cli(f"fit {QUICK} {TABLE}")

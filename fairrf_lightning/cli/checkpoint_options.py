@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from fairrf_lightning.checkpoints import (
-    KEPT_OPTIONS,
     check_class_paths,
     check_plain,
     is_same_option,
+    kept_options,
     load_checkpoint,
     malformed,
     option_kept,
     plain_parameters,
     texts,
-    trained_options,
 )
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.presets import class_path, import_class, plain_values
@@ -57,9 +56,7 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     if resumes:
         _check_counters(checkpoint.get("loops"), path)
     if given in checkpoint:
-        trained = trained_options(checkpoint, given, path)
-        if not resumes:
-            trained = {name: value for name, value in trained.items() if name in KEPT_OPTIONS}
+        trained = kept_options(checkpoint, given, path, resumes=resumes)
         _check_options("data", data, trained, path, "a resumed run" if resumes else "an evaluation")
     return checkpoint
 

@@ -166,8 +166,9 @@ class FairRFCLI(LightningCLI):
     def fit(self, **kwargs: Any) -> None:
         """Train, or resume from a checkpoint."""
         folder = None if getattr(self.trainer, "fast_dev_run", False) else run_directory(self.trainer)
-        if folder is not None and self.trainer.is_global_zero and not kwargs.get("ckpt_path"):
-            check_no_other_run(folder / "checkpoints")  # before loggers and config.yaml replace its files
+        # Before loggers and config.yaml replace its files. In each process, or the others would wait.
+        if folder is not None and not kwargs.get("ckpt_path"):
+            check_no_other_run(folder / "checkpoints")
         with restoring(kwargs.get("ckpt_path")):
             self.trainer.fit(**kwargs)
 

@@ -139,7 +139,7 @@ class TabularDataModule(LightningDataModule, ABC):
         self._penalty_columns: PenaltyColumns | None = None
         self._membership: MembershipColumns | None = None
         self._positives = False
-        self._is_waiting = False
+        self.awaits_checkpoint = False
         self._loaded: dict[str, Any] | None = None
         self._group_names: list[str] = []
         if self.columns is not None:
@@ -165,9 +165,9 @@ class TabularDataModule(LightningDataModule, ABC):
         """Read, split and encode the table, once: for training now, else on first use."""
         if self._is_built:
             return
-        # A checkpoint, which has split and encoding, may be restored after this.
-        self._is_waiting = stage not in (None, "fit")
-        if not self._is_waiting:
+        # FairRFModule does not ask for the groups then, because the table would be read twice.
+        self.awaits_checkpoint = stage not in (None, "fit")
+        if not self.awaits_checkpoint:
             followed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
             self.split_seed = followed if self.seed is None else self.seed
             self._build()
@@ -294,8 +294,6 @@ class TabularDataModule(LightningDataModule, ABC):
     @property
     def num_groups(self) -> int:
         """Number of groups of S that are compared; metrics that are not reported are made for two."""
-        if self._is_waiting:
-            raise AttributeError("not known before the checkpoint is restored")
         return len(self.group_names) or 2
 
     @property
@@ -358,7 +356,7 @@ class TabularDataModule(LightningDataModule, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore seed, split and encoding of the checkpoint where they differ."""
-        self._is_waiting = False
+        self.awaits_checkpoint = False
         if self._is_built and state_dict == self.state_dict():
             self._loaded = state_dict
             return

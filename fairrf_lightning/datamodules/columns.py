@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairrf_lightning.errors import InputError, did_you_mean
+from fairrf_lightning.errors import InputError, did_you_mean, nearest
 
 Kind: TypeAlias = Literal["number", "category"]
 Missing: TypeAlias = Literal["indicator", "drop"]
@@ -133,8 +133,9 @@ class TableSpec:
 def check_column(option: str, name: str, columns: Collection[str]) -> None:
     """Raise if a name is not a column, and suggest the nearest ones."""
     if name not in columns:
-        hint = did_you_mean(name, columns).removesuffix(", ".join(columns))
-        raise InputError(f"{option}: there is no column '{name}'; {hint}{_some(columns)}")
+        near = nearest(name, columns)
+        choices = f"{near}Choices" if near else "choices"
+        raise InputError(f"{option}: there is no column '{name}'; {choices}: {_some(columns)}")
 
 
 def check_trained_columns(needed: Collection[str], columns: Collection[str]) -> None:

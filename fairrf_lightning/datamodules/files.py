@@ -126,7 +126,12 @@ class CsvFile:
                     arrow_csv.open_csv(
                         self._utf8(file),
                         arrow_csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
-                        arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                        arrow_csv.ParseOptions(
+                            delimiter=self.delimiter,
+                            newlines_in_values=True,
+                            # An empty line of a file with a single column is a missing value.
+                            ignore_empty_lines=len(self._header) != 1,
+                        ),
                         arrow_csv.ConvertOptions(column_types=types),
                     ),
                     file,

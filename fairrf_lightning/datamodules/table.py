@@ -328,7 +328,7 @@ class TableDataModule(TabularDataModule):
         kinds |= {name: "category" for name in (spec.target, spec.sensitive, *also) if name is not None}
         frame = make_frame(raw.table, kinds, spec)
         self._noted = [
-            f"column '{name}' numbers the rows, and is an input of the model. To leave it out: data.drop."
+            f"column '{name}' numbers the rows, and is an input of the model. To leave it out: --data.drop."
             for name in features
             if kinds[name] == "number" and frame[name].diff().iloc[1:].eq(1).all() and len(frame) > 1
         ]

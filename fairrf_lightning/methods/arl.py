@@ -142,6 +142,8 @@ class ARLModule(FairRFModule):
             raise InputError(f"adversary_lr = {adversary_lr!r}: expected a positive learning rate.")
         if pretrain_steps < 0:
             raise InputError(f"pretrain_steps = {pretrain_steps}: expected 0 or more steps.")
+        # Not hparams: from the command line they lack what a subclass does not take as an argument.
+        self._adversary_lr, self._pretrain_steps = adversary_lr, pretrain_steps
         super().__init__(
             n_features,
             related,
@@ -167,7 +169,7 @@ class ARLModule(FairRFModule):
         self.adversary = self._make_adversary()
 
     def _make_adversary(self) -> Adversary:
-        return Adversary(int(self.hparams["n_features"]), self.hparams["adversary_lr"])
+        return Adversary(int(self.hparams["n_features"]), self._adversary_lr)
 
     def setup(self, stage: str) -> None:
         """Build what depends on the data; each fit starts without the adversary, and with a new one."""
@@ -180,7 +182,7 @@ class ARLModule(FairRFModule):
         inputs, target, _ = self.unpack(batch)
         losses = self.row_losses(self(inputs), target)
         weights = torch.ones_like(losses)
-        if self._steps >= self.hparams["pretrain_steps"]:
+        if self._steps >= self._pretrain_steps:
             self.adversary.ascend(inputs, target, losses.detach())
             weights = self.adversary.weights(inputs, target)
         self._steps += 1
@@ -195,7 +197,7 @@ class ARLModule(FairRFModule):
     @property
     def adversary_steps(self) -> int:
         """Number of steps that the adversary has taken."""
-        return max(0, int(self._steps) - int(self.hparams["pretrain_steps"]))
+        return max(0, int(self._steps) - self._pretrain_steps)
 
     def notices(self) -> list[str]:
         """Return the notice about an adversary that never stepped."""
@@ -209,5 +211,5 @@ class ARLModule(FairRFModule):
         """Return the line of the results table that names the method."""
         if not self.adversary_steps:
             return f"ARL: the adversary never stepped; all {int(self._steps)} steps were the learner's alone."
-        lr, steps = self.hparams["adversary_lr"], self.hparams["pretrain_steps"]
+        lr, steps = self._adversary_lr, self._pretrain_steps
         return f"ARL: adversary with learning rate {lr:g}, after {steps} steps of the learner alone."

@@ -98,6 +98,7 @@ class MeanGap(ExactMetric):
         """
         with self.synced():
             moments = self.moments
+        moments = (moments.cpu() if moments.device.type == "mps" else moments).double()  # MPS has no float64.
         rows, _, squares = moments
         means, spread = _means(moments), torch.where(rows > 1, squares / (rows - 1), torch.nan)
         # Mean scores lie between 0 and 1: these means are moved and scaled to be far from both.

@@ -251,7 +251,7 @@ def headline(folder: Path) -> str:
 
 
 def test_an_audit_says_first_and_last_that_all_decisions_are_the_same(printed: Printed) -> None:
-    rows = pd.DataFrame({"prob": [0.6, 0.9] * 60, "target": [1, 1, 1, 0] * 30, "sex": list("ffm") * 40})
+    rows = pd.DataFrame({"prob": [0.6, 0.9] * 60, "target": [0, 1, 1, 1] * 30, "sex": list("ffm") * 40})
     rows.assign(other=[0.4, 0.6] * 60).to_csv("p.csv", index=False)
     audit = "audit --predictions p.csv --groups sex"
     lines = printed(audit).splitlines()

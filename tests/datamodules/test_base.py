@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fairrf_lightning.datamodules import SyntheticDataModule, TabularDataModule
 from fairrf_lightning.errors import InputError
+from fairrf_lightning.module import FairRFModule
 from tests.trainers import quiet_trainer
 
 
@@ -225,3 +227,26 @@ def test_a_table_is_read_once_when_a_checkpoint_is_tested(
     monkeypatch.setattr(PeopleDataModule, "read", counted)
     trainer(tmp_path).test(Noting(), datamodule=PeopleDataModule(), ckpt_path=checkpoint[0], verbose=False)
     assert len(tables) == 1
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict"])
+def test_groups_are_known_after_setup_of_any_stage(stage: str) -> None:
+    data = PeopleDataModule()
+    data.setup(stage)
+    assert data.num_groups == len(data.group_names) == 2
+
+
+def test_groups_are_counted_once_the_checkpoint_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = SyntheticDataModule(n_rows=200, seed=0)
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(FairRFModule(), datamodule=data)
+    fit.save_checkpoint(tmp_path / "a.ckpt")
+    read = mock.create_autospec(SyntheticDataModule.read, side_effect=SyntheticDataModule.read)
+    monkeypatch.setattr(SyntheticDataModule, "read", read)
+    module = FairRFModule(data.n_features, data.related_columns, num_groups=5)
+    again = SyntheticDataModule(n_rows=200, seed=1)
+    trainer(tmp_path).test(module, datamodule=again, ckpt_path=tmp_path / "a.ckpt", verbose=False)
+    assert read.call_count == 1
+    assert module.hparams["num_groups"] == 2

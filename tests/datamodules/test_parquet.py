@@ -268,6 +268,13 @@ def test_arrow_holds_no_python_object_of_a_small_table(tmp_path: Path, encoding:
         assert source.read() == path.read_bytes()
 
 
+def test_an_empty_line_of_a_single_column_is_a_missing_value(tmp_path: Path) -> None:
+    (tmp_path / "survey.csv").write_text("sex\nf\n\nm\n")
+    (tmp_path / "people.csv").write_text("sex,age\nf,1\n\nm,2\n")
+    assert read_file(tmp_path / "survey.csv").table.column("sex").to_pylist() == ["f", "", "m"]
+    assert read_file(tmp_path / "people.csv").table.column("sex").to_pylist() == ["f", "m"]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
 def test_packed_in_several_parts(tmp_path: Path, encoding: str) -> None:
     """As `cat` of two compressed files makes it, with letters cut apart between blocks."""

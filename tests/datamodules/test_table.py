@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fairrf_lightning import FairRFModule
 from fairrf_lightning.datamodules import TableDataModule
+from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.methods import KSMOTE
 from tests.trainers import quiet_trainer
@@ -225,6 +226,13 @@ def test_wrong_option_is_refused(tmp_path: Path, options: dict[str, Any], messag
         table(path, **options | ({"related": ["town"]} if options.get("sensitive") == "age" else {}))
 
 
+def test_an_error_shows_the_first_of_many_columns() -> None:
+    with pytest.raises(InputError, match=r"'c5_'; did you mean 'c5' or .*\? Choices: c0,") as caught:
+        check_column("drop", "c5_", [f"c{number}" for number in range(90)])
+    assert str(caught.value).count("c17") == 1
+    assert str(caught.value).endswith("c49, ... (90 in all)")
+
+
 def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no file or directory .*nowhere.csv"):
         TableDataModule(str(tmp_path / "nowhere.csv"))
@@ -267,7 +275,7 @@ def test_columns_that_carry_nothing_are_noted(tmp_path: Path, caplog: pytest.Log
     frame = people().assign(id=range(7, 407), order=np.arange(400) // 2, five=5, word="x")
     for name in ("p.csv", "p.parquet"):
         data = table(write(frame, tmp_path, name), related=["age", "five", "word"])
-        notice = "column 'id' numbers the rows, and is an input of the model. To leave it out: data.drop."
+        notice = "column 'id' numbers the rows, and is an input of the model. To leave it out: --data.drop."
         assert data.notices() == [notice]
     for name in ("five", "word"):
         assert f"related column '{name}' has the same value in all training rows" in caplog.text

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from lightning import Trainer, seed_everything
+from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters_context
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -184,6 +185,22 @@ def test_a_second_fit_starts_with_the_learner_alone(
     for _ in range(2):
         fit(module, make_data(), epochs=1)
         assert module.adversary_steps == 4
+
+
+class OneAdversary(ARLModule):
+    """Take one argument only, so that this is all that the command line knows of."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__(3, {"a": [0]}, lr=lr, adversary_lr=0.5, pretrain_steps=7)
+
+
+def test_a_subclass_may_set_the_options_of_the_adversary() -> None:
+    with _given_hyperparameters_context(hparams={"lr": 0.01}, instantiator="mine"):
+        module = OneAdversary(0.01)
+    assert "adversary_lr" not in module.hparams
+    module._steps.fill_(10)
+    assert module.adversary_steps == 3
+    assert "learning rate 0.5, after 7 steps" in module.describe()
 
 
 def learned_by_arl(devices: int) -> dict[str, Tensor]:

@@ -56,9 +56,11 @@ def test_a_group_without_rows_is_unknown_and_not_0() -> None:
     assert all(end.isnan() for end in metric.interval())
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32, as on MPS"])
 @pytest.mark.parametrize("num_groups", [2, 3])
-def test_constant_predictions_have_an_interval_without_width(num_groups: int) -> None:
+def test_constant_predictions_have_an_interval_without_width(num_groups: int, dtype: torch.dtype) -> None:
     metric = MeanGap(num_groups)
+    metric.moments = metric.moments.to(dtype)
     metric.update(torch.full((6,), 3.0), torch.arange(6) % num_groups)
     assert [end.item() for end in metric.interval()] == [0, 0]
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import torch
 import yaml
+from lightning import Trainer
 
 from fairrf_lightning.checkpoints import load_checkpoint
 from fairrf_lightning.load import RunFolder
@@ -69,6 +71,16 @@ def test_another_run_does_not_overwrite_the_files_of_one(run_folder: Path, refus
     again = f"{FIT} --trainer.logger csv --trainer.logger.version 0"
     assert "last.ckpt of another run" in refused(again)
     assert all(path.read_bytes() == content for path, content in before_all.items()), "its logs as well"
+
+
+def test_each_process_of_another_run_ends_before_training(
+    run_folder: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that did not would wait for the first, for which SLURM sets no limit."""
+    assert run_folder.is_dir()
+    monkeypatch.setattr(Trainer, "is_global_zero", False)
+    monkeypatch.setattr(Trainer, "fit", lambda *_, **__: pytest.fail("has begun"))
+    assert "last.ckpt of another run" in refused(f"{FIT} --trainer.logger csv --trainer.logger.version 0")
 
 
 def test_early_stopping_stays_stopped_after_a_resume(cli: CLI) -> None:
