@@ -403,7 +403,7 @@ def _check_possible(weights: Tensor, known: Tensor, corr: Tensor, share: float) 
     explained = float(weights @ corr @ weights) / (share * (1 - share))
     if explained > _MAX_EXPLAINED:
         raise InputError(
-            f"correlations: no S can have them: together they explain {explained:.0%} of its variance on the "
+            f"correlations: no S can have them: together they explain {100 * explained:.0f} % of its variance on the "
             f"training rows.{advice}"
         )
     # A weighted sum of columns that hardly varies cannot have a covariance with S.

@@ -22,6 +22,7 @@ from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import Run, check_two_classes
+from fairrf_lightning.messages import level_text
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.audit import REPORTED_LEVEL, audit_facts
@@ -152,7 +153,7 @@ def print_audit(result: Mapping[str, Any]) -> None:
     The notices come first, and again at the end: long tables move the first lines out of sight.
     """
     print_lines(*result["notices"])
-    interval = f"{100 * result['level']:g} % interval"
+    interval = f"{level_text(result['level'])} interval"
     if change := result["accuracy_difference"]:
         values = (result["overall"]["accuracy"], result["against"]["accuracy"], change["value"])
         line = [*map(_number, values), _span(change["low"], change["high"]), change["verdict"]]

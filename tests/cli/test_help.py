@@ -94,6 +94,15 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert "usage" in shown(capsys, command, "--help").lower()
 
 
+@pytest.mark.parametrize("command", ["suggest", "correct", "correct --predictions", "certify", "survey"])
+def test_s_is_spelt_out_before_it_is_used(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    defined = shown.index("sensitive attribute (S)")
+    assert not re.search(r"\bS\b", shown[:defined])
+
+
 def test_help_of_fit_names_every_statistic_and_backbone(capsys: pytest.CaptureFixture[str]) -> None:
     page = shown(capsys, "fit", "--help")
     for name in (*STATISTICS, *BACKBONES):
