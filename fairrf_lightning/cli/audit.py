@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +83,14 @@ def audit_command(
         check_writable(out)
     is_run, level = is_checkpoint(source), options["level"]
     if survey is not None:
-        if options["groups"] or options["against"] or options["threshold"] != 0.5 or not is_run:
+        defaults = {name: one.default for name, one in signature(audit).parameters.items()}
+        used = {"split", "level"}
+        dropped = [name for name, value in options.items() if name not in used and value != defaults[name]]
+        if dropped or not is_run:
+            named = "".join(f" --{name}" for name in dropped)
             raise InputError(
-                "--survey estimates the gaps of a checkpoint's decisions, at 0.5: leave out --groups, "
-                "--against and --threshold."
+                "--survey estimates the gaps of a checkpoint's decisions, at 0.5: "
+                + (f"leave out{named}." if named else f"{source} is no checkpoint.")
             )
         run, split = data.load(source, trust), options["split"]
         check_two_classes(run)

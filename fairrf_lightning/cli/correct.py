@@ -38,8 +38,8 @@ def correct_command(
 ) -> CorrectionResult:
     """Correct the decisions of a finished run towards a fairness goal.
 
-    The sensitive attribute (S) need not be in its data. Give one of --survey, --proxies and --column. For the scores of another model:
-    correct --predictions scores.csv (see correct --predictions --help).
+    The sensitive attribute (S) need not be in its data. Give one of --survey, --proxies and --column. For
+    the scores of another model: correct --predictions scores.csv (see correct --predictions --help).
 
     Args:
         checkpoint: Checkpoint or folder of a run.
@@ -69,7 +69,8 @@ def correct_command(
 def correct_scores_command(predictions: Path, *, out: Path | None = None, **options: Any) -> CorrectionResult:
     """Correct the scores of any model towards a fairness goal.
 
-    The sensitive attribute (S) need not be known of the rows. Give one of --survey, --proxies and --column. Files of any size are streamed.
+    The sensitive attribute (S) of the rows need not be known. Give one of --survey, --proxies and --column.
+    Files of any size are streamed.
 
     Args:
         predictions: CSV or Parquet file with scores, true classes and columns that describe a person.

@@ -13,7 +13,6 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import check_data_options, find_checkpoint
 from fairrf_lightning.presets import accepted_options, import_class
 
-
 # Options of `fit` without an effect on an evaluation; in a config file, such as that of a run, they may stay.
 _OF_TRAINING = {"--pretrain", "--lambda_update", "--checkpoint", "--optimizer", "--lr_scheduler"}
 

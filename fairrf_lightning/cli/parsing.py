@@ -75,8 +75,9 @@ class ShortNameParser(LightningArgumentParser):
             if option := re.search(r"argument (--[^:]+): expected one argument", str(error)):
                 raise InputError(f"{_without_value(given, option[1])}: expected a value.") from error
             if "Logger is abstract" in str(error) and (named := _logger_options(given)):
+                option = named.partition("=")[0].split()[0]
                 raise InputError(
-                    f"{named.split()[0]}: name the logger before its options, such as --trainer.logger csv {named}"
+                    f"{option}: name the logger as well, such as --trainer.logger csv {named}"
                 ) from error
             raise
 

@@ -113,8 +113,8 @@ class GridResult:
         interval = pd.to_numeric(penalised["every_n_steps"], errors="coerce")  # NaN for "never"
         if count := int((penalised[STEPS] < interval).sum()):
             yield (
-                f"{NEVER_UPDATED} in {count} of {len(penalised)} models with a penalty, up to the kept epoch: "
-                "lower --every_n_steps, or train longer."
+                f"{NEVER_UPDATED} in {count} of {len(penalised)} models with a penalty, up to the kept "
+                "epoch: lower --every_n_steps, or train longer."
             )
 
     def __repr__(self) -> str:

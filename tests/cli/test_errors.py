@@ -191,10 +191,8 @@ def test_an_option_of_a_logger_without_its_name_says_what_to_add(refused: Refuse
 def test_a_working_directory_that_was_deleted_is_an_error(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    code = (
-        f"import os; from fairrf_lightning.cli import main; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r})"
-    )
-    code += "; main(['audit', 'x.csv'])"
+    code = f"import os; from fairrf_lightning.cli import main; os.chdir({str(gone)!r}); "
+    code += f"os.rmdir({str(gone)!r}); main(['audit', 'x.csv'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "the working directory does not exist" in done.stderr
