@@ -74,10 +74,10 @@ class ShortNameParser(LightningArgumentParser):
                 raise self._unknown(option[1]) from error
             if option := re.search(r"argument (--[^:]+): expected one argument", str(error)):
                 raise InputError(f"{_without_value(given, option[1])}: expected a value.") from error
-            if "Logger is abstract" in str(error) and (named := _logger_options(given)):
-                option = named.partition("=")[0].split()[0]
+            if "Logger is abstract" in str(error) and (typed := _logger_options(given)):
+                option = typed.partition("=")[0].split(maxsplit=1)[0]
                 raise InputError(
-                    f"{option}: name the logger as well, such as --trainer.logger csv {named}"
+                    f"{option}: name the logger as well, such as --trainer.logger csv {typed}"
                 ) from error
             raise
 
