@@ -75,9 +75,9 @@ class ShortNameParser(LightningArgumentParser):
             if option := re.search(r"argument (--[^:]+): expected one argument", str(error)):
                 raise InputError(f"{_without_value(given, option[1])}: expected a value.") from error
             if "Logger is abstract" in str(error) and (typed := _logger_options(given)):
-                option = typed.partition("=")[0].split(maxsplit=1)[0]
+                name = typed.partition("=")[0].split(maxsplit=1)[0]
                 raise InputError(
-                    f"{option}: name the logger as well, such as --trainer.logger csv {typed}"
+                    f"{name}: name the logger as well, such as --trainer.logger csv {typed}"
                 ) from error
             raise
 
