@@ -42,8 +42,12 @@ _LISTS = (list, tuple, Sequence)
 _FIRST_ARGUMENT = ("ckpt_path", "predictions")  # accepted aliases of the first argument
 _ALL_OPTIONS = """\
 All options, by group: --trainer, --model, --data, --pretrain, --lambda_update,
---checkpoint, --predictions, --optimizer, --lr_scheduler. Find one by its name:
+--checkpoint, --predictions, --optimizer, --lr_scheduler. {}Find one by its name:
   {} | grep -A4 precision
+"""
+_OF_TRAINING = """\
+Those of
+training, such as --pretrain, are for config files here, and have no effect.
 """
 # Headings of LightningCLI's help, which are first lines of docstrings, and what stands there instead.
 _HEADINGS = (
@@ -90,7 +94,8 @@ class ShortNameParser(LightningArgumentParser):
         for pattern, heading in _HEADINGS:
             text = re.sub(rf"^{pattern}:$", f"{heading}:", text, flags=re.MULTILINE)
         if (command := self.prog.split()[-1]) in COMMANDS_OF_LIGHTNING:
-            text = f"{_ALL_OPTIONS.format(shell_command(command, '--help-all'))}\n{text}"
+            note = "" if command == "fit" else _OF_TRAINING
+            text = f"{_ALL_OPTIONS.format(note, shell_command(command, '--help-all'))}\n{text}"
         return text
 
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:

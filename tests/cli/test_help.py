@@ -81,6 +81,12 @@ def test_all_options_can_be_searched(capsys: pytest.CaptureFixture[str]) -> None
     assert {"Model", "Data", "Pretraining", "Lambda", "Checkpoints", "Predictions", "Resume"} <= set(headings)
 
 
+def test_all_options_of_an_evaluation_say_which_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    head = shown(capsys, "test", "--help-all").partition("precision")[0]
+    assert "Those of\ntraining, such as --pretrain, are for config files here, and have no effect.\n" in head
+    assert "have no effect" not in shown(capsys, "fit", "--help-all").partition("precision")[0]
+
+
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])
 def test_help_of_evaluation_is_short(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = shown(capsys, command, "-h")
