@@ -15,6 +15,7 @@ from fairrf_lightning.datamodules.columns import check_column
 from fairrf_lightning.datamodules.sensitive import read_proxies
 from fairrf_lightning.errors import InputError, check_choice
 from fairrf_lightning.functional import fit_logistic, ridge_membership
+from fairrf_lightning.messages import percent
 from fairrf_lightning.survey import Survey
 
 Source: TypeAlias = Literal["correlations", "survey", "column"]
@@ -403,8 +404,8 @@ def _check_possible(weights: Tensor, known: Tensor, corr: Tensor, share: float) 
     explained = float(weights @ corr @ weights) / (share * (1 - share))
     if explained > _MAX_EXPLAINED:
         raise InputError(
-            f"correlations: no S can have them: together they explain {explained:.0%} of its variance on the "
-            f"training rows.{advice}"
+            f"correlations: no S can have them: together they explain {percent(explained, 0)} of its "
+            f"variance on the training rows.{advice}"
         )
     # A weighted sum of columns that hardly varies cannot have a covariance with S.
     variances, directions = torch.linalg.eigh(corr)

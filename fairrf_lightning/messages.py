@@ -26,6 +26,15 @@ def percent(value: float, digits: int = 1) -> str:
     return DASH if math.isnan(value) else f"{100 * value:.{digits}f} %"
 
 
+def level_text(level: float) -> str:
+    """Return a confidence level as a percentage.
+
+    >>> level_text(0.95), level_text(0.975)
+    ('95 %', '97.5 %')
+    """
+    return f"{100 * level:g} %"
+
+
 def points(value: float, digits: int = 1, *, signed: bool = False) -> str:
     """Return a difference of shares in percentage points.
 

@@ -19,14 +19,14 @@ from fairrf_lightning.audit import Scores, audit, audit_by_survey, plan_survey, 
 from fairrf_lightning.certificate import certify
 from fairrf_lightning.cli.audit import audit_command, sample_size_command
 from fairrf_lightning.cli.certify import certify_command
-from fairrf_lightning.cli.correct import correct_command
+from fairrf_lightning.cli.correct import correct_command, correct_scores_command
 from fairrf_lightning.cli.grid import grid_command
 from fairrf_lightning.cli.main import COMMANDS
 from fairrf_lightning.cli.parsing import command_help
 from fairrf_lightning.cli.suggest import suggest_command
 from fairrf_lightning.cli.survey import draw_command, plan_command
 from fairrf_lightning.cli.sweep import sweep_command
-from fairrf_lightning.correct import correct
+from fairrf_lightning.correct import correct, correct_scores
 from fairrf_lightning.datamodules import SyntheticDataModule
 from fairrf_lightning.datamodules.sensitive import draw_form
 from fairrf_lightning.errors import InputError
@@ -60,6 +60,20 @@ ANALYSES = {
     ),
     "correct": Analysis(
         correct_command, (correct,), (lambda: correct("model.ckpt", survey="survey.csv", goal="dp=0.2"),)
+    ),
+    "correct --predictions": Analysis(
+        correct_scores_command,
+        (correct_scores,),
+        (
+            lambda: correct_scores(
+                "sample.csv",
+                survey=Path("sample.csv"),
+                sensitive="group",
+                prob="lottery",
+                target="label",
+                columns=["height", "income"],
+            ),
+        ),
     ),
     "grid": Analysis(
         grid_command,
@@ -148,6 +162,8 @@ PEOPLE = pd.DataFrame({"sex": ["f", "m", "f"]})
         (lambda: draw_form(SyntheticDataModule(), 9, split="tst"), "split = 'tst'"),  # type: ignore[arg-type]
         (lambda: draw_form(SyntheticDataModule(), 9, randomized=2.0), "--randomized 2.0"),
         (lambda: sample_size(0.1, shares=(0.5, float("nan"))), "--shares 0.5,nan"),
+        (lambda: audit(Scores(["sex"]), threshold=0.3), "--threshold 0.3: the scores have their own"),
+        (lambda: audit(Scores(["sex"]), against="other.ckpt"), "--against other.ckpt: the scores have"),
         (lambda: Scores.of_arrays(np.zeros(3), np.zeros((1, 4)), PEOPLE), r"probabilities \(1, 4\)"),
         (lambda: Scores.of_arrays(np.zeros(2), np.zeros((1, 3)), PEOPLE), "a true class for each row"),
         (lambda: Scores.of_arrays(None, np.zeros(3), PEOPLE), r"probabilities \(3,\)"),

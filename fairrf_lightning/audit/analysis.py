@@ -72,7 +72,7 @@ def audit(
         source: Checkpoint, run folder, or CSV or Parquet file of predictions of any model; or a run or
             scores that were loaded.
         groups: Sensitive columns, such as race,sex; several give intersections as well. By default the
-            sensitive attribute of the checkpoint's data, or all attributes of scores.
+            sensitive attribute of the checkpoint's data; in Python, all attributes of loaded scores.
         against: Another checkpoint on the same rows; for predictions, the other model's column.
         split: Rows of the checkpoint's data.
         prob: Column of probabilities; by default prob or probability. For more than two classes, the columns
@@ -107,12 +107,18 @@ def audit(
     if min_rows < 1:
         raise InputError(f"--min_rows {min_rows}: expected 1 or more.")
     own = {"prob": prob, "decision": decision, "target": target, "positive": positive}
+    evaluated = {
+        "split": None if split == "test" else split,
+        "trust": ",".join(trust) or None,
+        "data_options": data_options or None,
+    }
     if isinstance(source, Scores):
+        changed = {"against": against or None, "threshold": None if threshold == 0.5 else threshold}
+        _refuse(own | evaluated | changed, "the scores have their own; leave it out.")
         return _audit(source, groups, level, min_rows)
     if isinstance(source, Run) or is_checkpoint(Path(source)):
         path = source.path if isinstance(source, Run) else source
-        if given := [f"--{option} {value}" for option, value in own.items() if value is not None]:
-            raise InputError(f"{given[0]}: only for predictions; {path} is a checkpoint.")
+        _refuse(own, f"only for predictions; {path} is a checkpoint.")
         load = partial(load_run, trust=trust, data_options=data_options)
         predict = partial(evaluate, split=split, attributes=list(dict.fromkeys(groups)), several_classes=True)
         rows = predict(source if isinstance(source, Run) else load(source))
@@ -121,10 +127,18 @@ def audit(
         with quiet_lightning():  # the rows are the same, and were described above
             other = predict(load(against)) if against else None
         return _audit(score_checkpoint(rows, other, threshold), (), level, min_rows)
+    _refuse(evaluated, f"only for a checkpoint; {source} is a file of predictions.")
     if against and is_checkpoint(Path(against)):
         raise InputError(f"--against {against}: {source} is a file of predictions; name a column of it.")
     scores = read_predictions(Path(source), groups, **own, against=against or None, threshold=threshold)
     return _audit(scores, (), level, min_rows)
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    """Raise if an option was given that would have no effect."""
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(f"--{option} {value}: {why}")
 
 
 def _audit(scores: Scores, groups: Sequence[str], level: float, min_rows: int) -> Audit:

@@ -12,6 +12,7 @@ import torch
 from fairrf_lightning.estimate import Measured, ScoredRows, estimate_gaps
 from fairrf_lightning.load import Run, Split, evaluate, load_run
 from fairrf_lightning.membership import Membership
+from fairrf_lightning.messages import level_text
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.survey import Survey
 
@@ -40,7 +41,7 @@ class EstimatedGaps(Measured):
             [GAPS[key].label, f"{one.value:.4f}", f"{one.low:.3f} to {one.high:.3f}"]
             for key, one in self.gaps.items()
         ]
-        return pd.DataFrame(lines, columns=["gap", "estimate", f"{100 * self.level:g} % interval"])
+        return pd.DataFrame(lines, columns=["gap", "estimate", f"{level_text(self.level)} interval"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""

@@ -123,7 +123,7 @@ class _Words:
     """Classes that are words, such as yes and no: the positive one, and the other one of each column."""
 
     def __init__(self, positive: str | None) -> None:
-        self.positive = None if positive in ("1", "true") else positive
+        self.positive = None if positive is None or positive.lower() in ("1", "true") else positive
         self._negative: dict[str, str] = {}
         self._found = False
 

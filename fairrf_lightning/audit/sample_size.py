@@ -23,6 +23,7 @@ from fairrf_lightning.audit.result import read_audit
 from fairrf_lightning.datamodules.sensitive import check_randomized
 from fairrf_lightning.errors import InputError, did_you_mean
 from fairrf_lightning.load import Run, evaluate, load_run
+from fairrf_lightning.messages import level_text
 from fairrf_lightning.metrics.intervals import RateSample, gap_interval, normal_quantile
 from fairrf_lightning.survey import MIN_PEOPLE
 
@@ -53,7 +54,7 @@ class SampleSize:
         if self.rates is not None:
             how = "at rates " + ", ".join(f"{rate:.3f}" for rate in self.rates)
         return (
-            f"{self.rows:,} rows with a known S give {self.gap} a {100 * self.level:g} % interval of width "
+            f"{self.rows:,} rows with a known S give {self.gap} a {level_text(self.level)} interval of width "
             f"{self.width:g} ({how}).\nRows that count for {self.gap}, by group: "
             f"{', '.join(f'{rows:,}' for rows in self.group_rows)}."
         )
@@ -120,7 +121,7 @@ class SurveyPlan:
     def __repr__(self) -> str:
         """Return the result as a sentence."""
         return (
-            f"{self.people:,} answers give {self.gap} a {100 * self.level:g} % interval of width about "
+            f"{self.people:,} answers give {self.gap} a {level_text(self.level)} interval of width about "
             f"{self.width:g} ({self.assumed})."
         )
 

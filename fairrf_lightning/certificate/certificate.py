@@ -28,7 +28,7 @@ from fairrf_lightning.certificate.knowledge import Knowledge, read_knowledge, sa
 from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import EvaluatedRows, Run, evaluate, load_run
-from fairrf_lightning.messages import points
+from fairrf_lightning.messages import level_text, points
 from fairrf_lightning.metrics.counts import Mode
 from fairrf_lightning.metrics.decisions import SAME_DECISION
 
@@ -140,7 +140,7 @@ class Certificate:
             return _nothing(_MODES["hard"], bound, self.knowledge.group)
         sure = "if the given numbers hold"
         if self.knowledge.level is not None:
-            sure = f"with {self.level:.0%} confidence"
+            sure = f"with {level_text(self.level)} confidence"
         return f"Without S, dDP of decisions is certified to be at most {points(bound.bound)}, {sure}"
 
     def knowledge_table(self) -> pd.DataFrame:
@@ -162,7 +162,7 @@ class Certificate:
             for method, label in _METHODS.items()
         }
         if any(value is not None for value in self.population.values()):
-            lines[f"the population, {self.level:.0%}"] = self.population
+            lines[f"the population, {level_text(self.level)}"] = self.population
         if self.measured:
             lines["measured, as S is in the data"] = {mode: abs(gap) for mode, gap in self.measured.items()}
         return pd.DataFrame(
@@ -176,7 +176,7 @@ class Certificate:
         condition = (
             "if the numbers given for S hold for them"
             if known.level is None
-            else f"with {self.level:.0%} confidence if the sample was drawn at random from them"
+            else f"with {level_text(self.level)} confidence if the sample was drawn at random from them"
         )
         for mode, bound in self.rows.items():
             if bound.adds_nothing:
@@ -212,7 +212,7 @@ class Certificate:
         given = "" if self.knowledge.level is not None else ", if the numbers given for S hold there"
         yield (
             f"For the population that the rows were drawn from, dDP is at most {limits} with "
-            f"{self.level:.0%} confidence{given}."
+            f"{level_text(self.level)} confidence{given}."
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_writable, writing_to
 from fairrf_lightning.files import write_csv, write_text
 from fairrf_lightning.load import Run, check_two_classes
+from fairrf_lightning.messages import level_text
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.report import write_report_if_installed
 from fairrf_lightning.report.audit import REPORTED_LEVEL, audit_facts
@@ -81,10 +83,14 @@ def audit_command(
         check_writable(out)
     is_run, level = is_checkpoint(source), options["level"]
     if survey is not None:
-        if options["groups"] or options["against"] or options["threshold"] != 0.5 or not is_run:
+        defaults = {name: one.default for name, one in signature(audit).parameters.items()}
+        used = {"split", "level"}
+        dropped = [name for name, value in options.items() if name not in used and value != defaults[name]]
+        if dropped or not is_run:
+            named = "".join(f" --{name}" for name in dropped)
             raise InputError(
-                "--survey estimates the gaps of a checkpoint's decisions, at 0.5: leave out --groups, "
-                "--against and --threshold."
+                "--survey estimates the gaps of a checkpoint's decisions, at 0.5: "
+                + (f"leave out{named}." if named else f"{source} is no checkpoint.")
             )
         run, split = data.load(source, trust), options["split"]
         check_two_classes(run)
@@ -152,7 +158,7 @@ def print_audit(result: Mapping[str, Any]) -> None:
     The notices come first, and again at the end: long tables move the first lines out of sight.
     """
     print_lines(*result["notices"])
-    interval = f"{100 * result['level']:g} % interval"
+    interval = f"{level_text(result['level'])} interval"
     if change := result["accuracy_difference"]:
         values = (result["overall"]["accuracy"], result["against"]["accuracy"], change["value"])
         line = [*map(_number, values), _span(change["low"], change["high"]), change["verdict"]]

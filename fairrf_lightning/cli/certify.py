@@ -14,6 +14,7 @@ from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.errors import InputError, check_output, writing_file
 from fairrf_lightning.files import write_text
 from fairrf_lightning.load import Run, check_two_classes
+from fairrf_lightning.messages import level_text
 
 
 @takes_options_of(certify, "source")
@@ -27,6 +28,8 @@ def certify_command(
     **options: Any,
 ) -> None:
     """Bound the gap between groups that were never observed.
+
+    The sensitive attribute (S) need not be in the data; something must be known about it.
 
     Args:
         checkpoint: Checkpoint or folder of a run.
@@ -59,7 +62,7 @@ def certify_command(
 def print_certificate(certificate: Certificate) -> None:
     """Print the knowledge about S, the bounds and the statements."""
     known = certificate.knowledge
-    together = "" if known.level is None else f" (all intervals together: {known.level:.0%})"
+    together = "" if known.level is None else f" (all intervals together: {level_text(known.level)})"
     print_table(
         certificate.knowledge_table(), title=f"Known about '{known.group}' from {known.source}{together}"
     )

@@ -36,10 +36,10 @@ def correct_command(
     trust: Sequence[str] = (),
     **options: Any,
 ) -> CorrectionResult:
-    """Correct the decisions of a finished run towards a fairness goal, without S in its data.
+    """Correct the decisions of a finished run towards a fairness goal.
 
-    Give one of --survey, --proxies and --column. For the scores of another model:
-    correct --predictions scores.csv (see correct --predictions --help).
+    The sensitive attribute (S) need not be in its data. Give one of --survey, --proxies and --column. For
+    the scores of another model: correct --predictions scores.csv (see correct --predictions --help).
 
     Args:
         checkpoint: Checkpoint or folder of a run.
@@ -67,9 +67,10 @@ def correct_command(
 
 @takes_options_of(correct_scores, "predictions")
 def correct_scores_command(predictions: Path, *, out: Path | None = None, **options: Any) -> CorrectionResult:
-    """Correct the scores of any model towards a fairness goal, without S.
+    """Correct the scores of any model towards a fairness goal.
 
-    Give one of --survey, --proxies and --column. Files of any size are streamed.
+    The sensitive attribute (S) of the rows need not be known. Give one of --survey, --proxies and --column.
+    Files of any size are streamed.
 
     Args:
         predictions: CSV or Parquet file with scores, true classes and columns that describe a person.

@@ -9,8 +9,12 @@ from typing import Any
 
 from fairrf_lightning.checkpoints import check_class_paths, check_plain, load_checkpoint
 from fairrf_lightning.cli.fit import TABLES, given_options, needs_run, run_fit
+from fairrf_lightning.errors import InputError
 from fairrf_lightning.load import check_data_options, find_checkpoint
 from fairrf_lightning.presets import accepted_options, import_class
+
+# Options of `fit` without an effect on an evaluation; in a config file, such as that of a run, they may stay.
+_OF_TRAINING = {"--pretrain", "--lambda_update", "--checkpoint", "--optimizer", "--lr_scheduler"}
 
 
 def run_evaluation(args: list[str]) -> None:
@@ -28,6 +32,10 @@ def _with_checkpoint(args: list[str]) -> list[str]:
     if rest and not rest[0].startswith("-"):
         rest = ["--ckpt_path", *rest]
     given = given_options(rest)
+    without_effect = _OF_TRAINING if command == "predict" else {*_OF_TRAINING, "--predictions"}
+    for option in given:
+        if option.partition(".")[0] in without_effect and "help" not in option:
+            raise InputError(f"{option}: it has no effect on {command}; leave it out.")
     path = given.get("--ckpt_path")
     if path is None and not any(
         key in ("--config", "-c", "--print_config") or "help" in key for key in given

@@ -177,8 +177,13 @@ def main(args: list[str] | None = None) -> None:
     if not given or given[0] in ("--help", "-h", "help"):
         sys.stdout.write(help_text())
         raise SystemExit(0)
+    try:
+        here = str(Path.cwd())
+    except FileNotFoundError as error:
+        sys.stderr.write("error: the working directory does not exist any more; change to another folder.\n")
+        raise SystemExit(2) from error
     # As `python script.py` has it for its own folder: classes of the user's may be named by --model.
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.insert(0, here)
     sys.path.append(str(_CLONE))  # paper/ is next to the package
     # Lightning 2.6 uses a name that torch 2.13 deprecates, and recommends srun wherever it is installed.
     for message in (".*LeafSpec.*", "The `srun` command is available"):

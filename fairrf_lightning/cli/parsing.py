@@ -42,8 +42,12 @@ _LISTS = (list, tuple, Sequence)
 _FIRST_ARGUMENT = ("ckpt_path", "predictions")  # accepted aliases of the first argument
 _ALL_OPTIONS = """\
 All options, by group: --trainer, --model, --data, --pretrain, --lambda_update,
---checkpoint, --predictions, --optimizer, --lr_scheduler. Find one by its name:
+--checkpoint, --predictions, --optimizer, --lr_scheduler. {}Find one by its name:
   {} | grep -A4 precision
+"""
+_OF_TRAINING = """\
+Those of
+training, such as --pretrain, are for config files here, and have no effect.
 """
 # Headings of LightningCLI's help, which are first lines of docstrings, and what stands there instead.
 _HEADINGS = (
@@ -74,6 +78,11 @@ class ShortNameParser(LightningArgumentParser):
                 raise self._unknown(option[1]) from error
             if option := re.search(r"argument (--[^:]+): expected one argument", str(error)):
                 raise InputError(f"{_without_value(given, option[1])}: expected a value.") from error
+            if "Logger is abstract" in str(error) and (typed := _logger_options(given)):
+                name = typed.partition("=")[0].split(maxsplit=1)[0]
+                raise InputError(
+                    f"{name}: name the logger as well, such as --trainer.logger csv {typed}"
+                ) from error
             raise
 
     def format_help(self, formatter: HelpFormatter | None = None) -> str:
@@ -85,7 +94,8 @@ class ShortNameParser(LightningArgumentParser):
         for pattern, heading in _HEADINGS:
             text = re.sub(rf"^{pattern}:$", f"{heading}:", text, flags=re.MULTILINE)
         if (command := self.prog.split()[-1]) in COMMANDS_OF_LIGHTNING:
-            text = f"{_ALL_OPTIONS.format(shell_command(command, '--help-all'))}\n{text}"
+            note = "" if command == "fit" else _OF_TRAINING
+            text = f"{_ALL_OPTIONS.format(note, shell_command(command, '--help-all'))}\n{text}"
         return text
 
     def parse_object(self, cfg_obj: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -134,6 +144,12 @@ def _without_value(args: list[str], option: str) -> str:
     """Return the option that lacks its value; jsonargparse names ``--data`` for ``--data.path``."""
     bare = (key for key, value, typed in split_options(args) if not value and "=" not in typed[0])
     return next((key for key in bare if key.startswith(option)), option)
+
+
+def _logger_options(args: list[str]) -> str:
+    """Return the options of a logger as they were typed."""
+    options = (typed for key, _, typed in split_options(args) if key.startswith("--trainer.logger."))
+    return " ".join(arg for typed in options for arg in typed)
 
 
 def _entries(config: Any) -> list[tuple[str, Any]]:
@@ -330,9 +346,7 @@ class _Given:
                 bare.append(arg)
                 continue
             key, equals, value = arg.partition("=")
-            name = key.removeprefix("--").replace("-", "_")
-            if name in _FIRST_ARGUMENT and name not in parameters and self._positional:
-                name = self._positional[0]
+            name = self._name_of(key)
             if data and (key == "--method" or re.split(r"[.+]", key[2:])[0] == data):
                 if not equals and args and args[0].startswith("--"):
                     raise InputError(f"{key}: expected a value.")
@@ -360,10 +374,31 @@ class _Given:
         taken = [args.pop(0)]
         # `--drop a b`: more words than there are positional arguments belong to the list.
         while one.is_list and args and not args[0].startswith("--"):
-            if seen + sum(not arg.startswith("--") for arg in args) <= len(self._positional):
+            if seen + self._count_bare(args) <= len(self._positional):
                 break
             taken.append(args.pop(0))
         return taken
+
+    def _name_of(self, key: str) -> str:
+        """Return the name of the parameter that an option means."""
+        name = key.removeprefix("--").replace("-", "_")
+        is_alias = name in _FIRST_ARGUMENT and name not in self._parameters and self._positional
+        return self._positional[0] if is_alias else name
+
+    def _count_bare(self, args: list[str]) -> int:
+        """Return how many arguments are values of no option, counting positional ones given as options."""
+        bare, is_value = sum(name in self.values for name in self._positional), False
+        for arg, following in zip(args, [*args[1:], ""], strict=True):
+            key, equals, _ = arg.partition("=")
+            if arg.startswith("--"):
+                one = self._parameters.get(self._name_of(key))
+                bare += one is not None and one.is_positional
+                is_flag = one is not None and one.is_flag
+                is_value = not equals and (not is_flag or following.lower() in ("true", "false"))
+            else:
+                bare += not is_value
+                is_value = False
+        return bare
 
     def _add(self, name: str, values: list[str]) -> None:
         one, text = self._parameters[name], values[0]

@@ -15,7 +15,9 @@ from fairrf_lightning.suggest import suggest
 
 @takes_options_of(suggest, "data")
 def suggest_command(data: DataOptions, **options: Any) -> None:
-    """Rank columns by their association with S and the label, and propose related features.
+    """Rank columns by their association with the sensitive attribute (S) and the label.
+
+    Columns that are associated with S, and not mostly with the label, are proposed as related features.
 
     Args:
         data: Data set.

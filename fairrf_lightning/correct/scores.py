@@ -48,6 +48,9 @@ class ScoresCorrection:
     data: TableDataModule = field(repr=False)
     file: _ScoresFile = field(repr=False)
 
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
+
     @torch.no_grad()
     def write(self, out: str | Path) -> int:
         """Write all rows with corrected scores and decisions, whole or not at all.

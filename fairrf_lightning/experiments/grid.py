@@ -17,6 +17,7 @@ from fairrf_lightning.errors import InputError, check_at_least, check_choice
 from fairrf_lightning.experiments.choose import (
     CONSTANT,
     MODELS,
+    STEPS,
     Recommendation,
     choice_rule,
     pareto_front,
@@ -30,6 +31,7 @@ from fairrf_lightning.experiments.setting import Schedule, Setting, setting_name
 from fairrf_lightning.experiments.stack import MakeData
 from fairrf_lightning.experiments.workers import Advance, default_num_workers
 from fairrf_lightning.metrics.counts import GAPS
+from fairrf_lightning.notices import NEVER_UPDATED
 
 Method: TypeAlias = Literal["fairrf", "arl"]
 
@@ -96,12 +98,24 @@ class GridResult:
         if chosen.vanilla is None:
             lines.append("There is no vanilla model (eta 0) among the results to compare it with.")
         lines += rejection_lines(chosen.rejected)
+        lines += self._never_updated()
         if chosen.with_s is None:
             lines.append("Gaps are not reported: the data do not say which group a row belongs to.")
         else:
             name, rule = setting_name(chosen.with_s), "the smallest dEO + dDP within the same accuracy"
             lines.append(f"For comparison, with S on validation: {name}, {rule}.")
         return lines
+
+    def _never_updated(self) -> Iterator[str]:
+        """Yield the notice that the kept epochs of models ended before the first update of lambda."""
+        weights = self.results.filter(regex="^lambda/").notna().sum(axis=1)
+        penalised = self.results[(self.results["eta"] > 0) & (self.results[STEPS] > 0) & (weights > 1)]
+        interval = pd.to_numeric(penalised["every_n_steps"], errors="coerce")  # NaN for "never"
+        if count := int((penalised[STEPS] < interval).sum()):
+            yield (
+                f"{NEVER_UPDATED} in {count} of {len(penalised)} models with a penalty, up to the kept "
+                "epoch: lower --every_n_steps, or train longer."
+            )
 
     def __repr__(self) -> str:
         """Return table and recommendation as text."""

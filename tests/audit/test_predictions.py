@@ -53,6 +53,14 @@ def test_decisions_may_be_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cli")
+def test_the_positive_value_may_be_true_as_pandas_writes_it() -> None:
+    rows = write_predictions()
+    rows.assign(hired=rows["prob"] >= 0.5)[["sex", "target", "hired"]].to_csv("hired.csv", index=False)
+    found = read_predictions(Path("hired.csv"), ["sex"], decision="hired", positive="True")
+    assert int(found.counts.positive.sum()) == int((rows["prob"] >= 0.5).sum())
+
+
+@pytest.mark.usefixtures("cli")
 @pytest.mark.parametrize(
     ("values", "positive", "message"),
     [

@@ -80,7 +80,7 @@ def test_sample_gives_a_certificate(run: Run, sample: Path, capsys: pytest.Captu
     assert found["known_at_level"] == pytest.approx(0.96)
     assert set(found["correlations"]) >= {"decile_score", "sex=Male"}
     assert abs(found["measured"]["prob"]) <= found["rows"]["prob"]["bound"]
-    assert "with 95% confidence if the sample was drawn at random from them" in capsys.readouterr().out
+    assert "with 95 % confidence if the sample was drawn at random from them" in capsys.readouterr().out
 
 
 def test_sample_may_name_another_attribute_and_columns(
@@ -224,7 +224,7 @@ def test_what_the_columns_add_is_certified(tmp_path: Path) -> None:
     assert found.rows["hard"].bound < 0.9 * found.rows["hard"].by_method["share"]
     text = " ".join(found.statements())
     assert "adds nothing" not in text
-    assert "Certain for these 900 rows, with 95% confidence" in text
+    assert "Certain for these 900 rows, with 95 % confidence" in text
     write(found, tmp_path / "c.json")
     read = Certificate.read(tmp_path / "c.json")
     assert read.to_dict() == {"weights": "y"} | found.to_dict()

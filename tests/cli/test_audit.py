@@ -29,6 +29,29 @@ def audited(options: str, name: str = "p.csv") -> dict[str, Any]:
     return read_audit()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--split val", "--split val: only for a checkpoint; p.csv is a file of predictions"),
+        ("--trust my.Own", "--trust my.Own: only for a checkpoint"),
+    ],
+)
+def test_options_of_a_checkpoint_are_refused_for_predictions(
+    refused: Refused, options: str, message: str
+) -> None:
+    write_predictions()
+    assert message in refused(f"audit p.csv --groups sex {options}")
+
+
+@pytest.mark.parametrize(
+    "option", ["--prob p", "--decision d", "--target t", "--min_rows 3", "--positive yes"]
+)
+def test_options_that_a_survey_does_not_use_are_refused(refused: Refused, option: str) -> None:
+    Path("best.ckpt").touch()
+    message = refused(f"audit best.ckpt --survey survey.csv {option}")
+    assert f"leave out {option.split(maxsplit=1)[0]}." in message
+
+
 def test_two_checkpoints_on_compas(cli: Cli, capsys: pytest.CaptureFixture[str], refused: Refused) -> None:
     for method in ("fairrf", "arl", "fairrf --data.seed 1"):
         cli(f"fit --data compas --method {method} --trainer.max_epochs=1 --trainer.accelerator=cpu")

@@ -1,6 +1,8 @@
 """Wrong input: a few lines that say what to do, exit code 2, no traceback, nothing half-written."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -160,6 +162,41 @@ def test_broken_yaml_is_told(refused: Refused) -> None:
 def test_predictions_are_not_written_over_a_directory() -> None:
     with pytest.raises(InputError, match="directory"):
         PredictionWriter(".")
+
+
+@pytest.mark.parametrize("command", ["test", "validate"])
+@pytest.mark.parametrize(
+    "option",
+    ["--pretrain.epochs 3", "--lambda_update.beta=3", "--checkpoint.monitor val_acc", "--optimizer Adam"],
+)
+def test_options_of_training_are_refused_where_nothing_is_trained(
+    refused: Refused, command: str, option: str
+) -> None:
+    name = option.replace("=", " ").partition(" ")[0]
+    assert f"{name}: it has no effect on {command}" in refused(f"{command} lightning_logs/version_0 {option}")
+
+
+def test_options_of_another_evaluation_are_refused(refused: Refused) -> None:
+    message = refused("test lightning_logs/version_0 --predictions.path rows.csv")
+    assert "--predictions.path: it has no effect on test" in message
+
+
+def test_an_option_of_a_logger_without_its_name_says_what_to_add(refused: Refused) -> None:
+    message = refused("fit --data synthetic --trainer.logger.version 3")
+    assert "--trainer.logger.version" in message
+    assert "--trainer.logger csv --trainer.logger.version 3" in message
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps a folder that is in use")
+def test_a_working_directory_that_was_deleted_is_an_error(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"import os; from fairrf_lightning.cli import main; os.chdir({str(gone)!r}); "
+    code += f"os.rmdir({str(gone)!r}); main(['audit', 'x.csv'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the working directory does not exist" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unknown_command_names_all_commands(refused: Refused) -> None:

@@ -81,6 +81,12 @@ def test_all_options_can_be_searched(capsys: pytest.CaptureFixture[str]) -> None
     assert {"Model", "Data", "Pretraining", "Lambda", "Checkpoints", "Predictions", "Resume"} <= set(headings)
 
 
+def test_all_options_of_an_evaluation_say_which_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    head = shown(capsys, "test", "--help-all").partition("precision")[0]
+    assert "Those of\ntraining, such as --pretrain, are for config files here, and have no effect.\n" in head
+    assert "have no effect" not in shown(capsys, "fit", "--help-all").partition("precision")[0]
+
+
 @pytest.mark.parametrize("command", ["test", "validate", "predict"])
 def test_help_of_evaluation_is_short(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     page = shown(capsys, command, "-h")
@@ -92,6 +98,15 @@ def test_help_of_evaluation_is_short(command: str, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("command", [one.name for one in COMMANDS if one.group != "Train"])
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "usage" in shown(capsys, command, "--help").lower()
+
+
+@pytest.mark.parametrize("command", ["suggest", "correct", "correct --predictions", "certify", "survey"])
+def test_s_is_spelt_out_before_it_is_used(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    defined = shown.index("sensitive attribute (S)")
+    assert not re.search(r"\bS\b", shown[:defined])
 
 
 def test_help_of_fit_names_every_statistic_and_backbone(capsys: pytest.CaptureFixture[str]) -> None:

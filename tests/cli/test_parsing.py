@@ -73,6 +73,21 @@ def test_lists_are_written_with_and_without_brackets(text: str) -> None:
     assert call(audit, [*args[1:], "best.ckpt"], "audit")["source"] == Path("best.ckpt")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--groups race sex best.ckpt --min_rows 9",
+        "--groups race sex best.ckpt --min_rows 9 --plot",
+        "--min_rows 9 --groups race sex --source best.ckpt",
+        "--source best.ckpt --groups race sex --min_rows 9",
+        "--levels 0.5 0.95 --min_rows 9 --groups race sex best.ckpt --plot true",
+    ],
+)
+def test_values_of_other_options_do_not_lengthen_a_list(text: str) -> None:
+    found = parse(text)
+    assert (found["groups"], found["source"], found["min_rows"]) == (["race", "sex"], Path("best.ckpt"), 9)
+
+
 def test_list_items_keep_their_type() -> None:
     assert parse("a --levels 0.5,1 --groups 1,2")["levels"] == [0.5, 1.0]
     assert parse("a --groups 1,true")["groups"] == ["1", "true"]

@@ -129,7 +129,9 @@ def test_a_certificate_in_the_folder_is_shown_if_it_is_of_that_model(cli: Cli, r
     main(["report", str(RUN)])
     card = card_of(RUN)
     found = json.loads((RUN / "certificate.json").read_text())
-    assert f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95% conf" in card
+    assert (
+        f"certified to be at most {100 * found['rows']['hard']['bound']:.1f} points, with 95 % conf" in card
+    )
     assert f"{100 * found['rows']['prob']['bound']:.2f}" in card
     assert "| income | " in card
     assert all(line in card for line in ("with all other rows together, while the gaps above", " points."))

@@ -36,6 +36,16 @@ def test_a_grid_writes_results_and_plots_and_recommends(capsys: pytest.CaptureFi
     assert "<svg" in Path("grid_synthetic/pareto.svg").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:lambda was never updated")
+@pytest.mark.parametrize(("interval", "lines"), [("500", 1), ("2", 0), ("null", 0)])
+def test_a_grid_whose_lambda_was_never_updated_ends_with_it(
+    interval: str, lines: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["grid", *SMALL, "--eta", "0.2", "--seeds", "2", "--plot", "false", "--every_n_steps", interval])
+    after = capsys.readouterr().out.partition("Recommended without S")[2]
+    assert after.count("lambda was never updated in 2 of 2 models") == lines
+
+
 def test_a_grid_goes_on_with_the_rows_of_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["grid", *SMALL, "--out", "mine", "--plot", "false", "--seeds", "3,8"]
     main([*options, "--eta", "0.3"])
