@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
+_MAX_CHOICES = 40
+
 
 class InputError(ValueError):
     """Invalid input.
@@ -35,16 +37,21 @@ def diverged(found: str) -> DivergedError:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return the nearest choices as a question, then all of them; it follows a semicolon.
+    """Return the nearest choices as a question, then the choices; it follows a semicolon.
 
     >>> did_you_mean("adlt", ["adult", "compas"])
     "did you mean 'adult'? Choices: adult, compas"
     >>> did_you_mean("x", ["adult", "compas"])
     'choices: adult, compas'
+    >>> did_you_mean("x", [f"native-country={i}" for i in range(90)]).endswith("country=39 and 50 more")
+    True
     """
     choices = list(choices)
     near = nearest(name, choices)
-    return f"{near}Choices: {', '.join(choices)}" if near else f"choices: {', '.join(choices)}"
+    listed = ", ".join(choices[:_MAX_CHOICES])
+    if len(choices) > _MAX_CHOICES:
+        listed += f" and {len(choices) - _MAX_CHOICES} more"
+    return f"{near}Choices: {listed}" if near else f"choices: {listed}"
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -38,7 +38,7 @@ class SampleSize:
     """Number of rows with a known S that give a gap an interval of a given mean width.
 
     ``group_rows`` are the rows of each group that count for the gap. ``rates`` of the groups were assumed;
-    ``None`` is the worst case.
+    ``None`` is the worst case. ``grouping`` is that of the pilot.
     """
 
     rows: int
@@ -47,14 +47,16 @@ class SampleSize:
     gap: str
     level: float
     rates: tuple[float, ...] | None
+    grouping: str = ""
 
     def __repr__(self) -> str:
         """Return the result as a sentence."""
         how = "at the hardest rates found by simulation" if len(self.group_rows) > 2 else "whatever the rates"
         if self.rates is not None:
             how = "at rates " + ", ".join(f"{rate:.3f}" for rate in self.rates)
+        gap = f"{self.gap} by {self.grouping}" if self.grouping else self.gap
         return (
-            f"{self.rows:,} rows with a known S give {self.gap} a {level_text(self.level)} interval of width "
+            f"{self.rows:,} rows with a known S give {gap} a {level_text(self.level)} interval of width "
             f"{self.width:g} ({how}).\nRows that count for {self.gap}, by group: "
             f"{', '.join(f'{rows:,}' for rows in self.group_rows)}."
         )
@@ -98,11 +100,12 @@ def sample_size(
         raise InputError(f"--gap {gap}: no such gap; {did_you_mean(gap, _PILOT_COLUMNS)}")
     if pilot is None:
         counted, known = _given(gap, shares, rates, base_rates)
+        grouping = ""
     else:
-        counted, known = _from_pilot(pilot, gap, grouping)
+        counted, known, grouping = _from_pilot(pilot, gap, grouping)
     rows = worst_case(width, counted, level) if known is None else rows_needed(width, counted, known, level)
     by_group = tuple(math.ceil(rows * share) for share in counted)
-    return SampleSize(rows, by_group, width, gap, level, None if known is None else tuple(known))
+    return SampleSize(rows, by_group, width, gap, level, None if known is None else tuple(known), grouping)
 
 
 @dataclass(frozen=True, repr=False)
@@ -275,7 +278,8 @@ def _text(numbers: Sequence[float]) -> str:
     return ",".join(f"{number:g}" for number in numbers)
 
 
-def _from_pilot(pilot: Path, gap: str, name: str) -> tuple[list[float], list[float]]:
+def _from_pilot(pilot: Path, gap: str, name: str) -> tuple[list[float], list[float], str]:
+    """Return the shares and rates of the groups, and the name of their grouping."""
     found = read_audit(pilot)
     if "num_classes" in found:
         raise InputError(
@@ -297,4 +301,4 @@ def _from_pilot(pilot: Path, gap: str, name: str) -> tuple[list[float], list[flo
     total = sum(group["rows"] for group in labelled)
     # A rate of exactly 0 or 1 in a small pilot is not one in the population.
     rates = [(group[rate] * group[rows] + 0.5) / (group[rows] + 1) for group in groups]
-    return [group[rows] / total for group in groups], rates
+    return [group[rows] / total for group in groups], rates, name

@@ -33,6 +33,8 @@ _DATA_OPTION = re.compile(
     r"^(categorical|delimiter|drop|encoding|groups|label_noise|membership|missing|numeric|path|positive"
     r"|related|sensitive|sha256|split|target|url)(?=: | is | must )"
 )
+# "--data: TableDataModule: Option 'sensitve' is not accepted": users typed --data.sensitve.
+_NOT_ACCEPTED = re.compile(r"^--([\w.]+): (\w+): Option '([\w.]+)' is not accepted(?=;|$)")
 _DROP = re.compile(r"\(drop: \[([^\]]*)\]\)")
 # The disk is full, or the folder is not one to write to: no fault of the program.
 _OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
@@ -111,7 +113,8 @@ def explain(error: BaseException, prefix: str = "--data.") -> str:
         r"arguments are required: (\w+\.)?data$|class_path 'lightning.LightningDataModule'", str(error)
     ):
         return NO_DATA
-    return _useful_lines(str(error)) + _suggestion(str(error))
+    message = _useful_lines(str(error)) + _suggestion(str(error))
+    return _NOT_ACCEPTED.sub(r"--\1.\3: \2 has no such option", message)
 
 
 def _useful_lines(message: str) -> str:

@@ -120,10 +120,12 @@ def _class_of(place: str, name: str) -> str:
     presets = preset_names(_PRESETS[place]) if place in _PRESETS else []
     if name in presets:
         return _class_of(place, preset(_PRESETS[place], name)["class_path"])
-    if name.isidentifier() and name.islower() and name not in ("true", "false", "null", "none"):
-        raise InputError(
-            f"--{place} {name}: no such name; {did_you_mean(name, dict.fromkeys([*names, *presets]))}"
-        )
+    known = dict.fromkeys([*names, *presets])
+    # Other names with capitals may be classes of the user.
+    is_short = name.islower() or (place == "data" and name.lower() in known)
+    if name.isidentifier() and is_short and name not in ("true", "false", "null", "none"):
+        near = name.lower() if name.lower() in known else name
+        raise InputError(f"--{place} {name}: no such name; {did_you_mean(near, known)}")
     # The parser would read the file as a config, and print all of its rows in the error.
     if place == "data" and name.lower().endswith(_TABLE_ENDINGS):
         raise InputError(f"--data {name}: this is a file; name it by --data table --data.path {name}")

@@ -86,7 +86,9 @@ def test_labels_command(capsys: pytest.CaptureFixture[str]) -> None:
     main(["audit", "--predictions", "p.csv", "--groups", "race,sex"])
     for gap in ("dDP", "dEO"):
         main(["labels", "--width", "0.2", "--pilot", "audit/audit.json", "--grouping", "sex", "--gap", gap])
-        assert f"rows with a known S give {gap}" in capsys.readouterr().out
+        assert f"rows with a known S give {gap} by sex a 95 % interval" in capsys.readouterr().out
+    main(["labels", "--width", "0.2", "--pilot", "audit/audit.json"])
+    assert "give dDP by race a" in capsys.readouterr().out, "the default is not silent"
 
 
 @pytest.mark.usefixtures("cli")

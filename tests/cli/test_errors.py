@@ -21,6 +21,7 @@ from tests.conftest import Cli, Refused
     ("command", "expected"),
     [
         ("fit --data adlt", ["adlt", "did you mean 'adult'?"]),
+        ("fit --data Adult", ["--data Adult: no such name; did you mean 'adult'"]),
         ("fit --data=zzz", ["zzz", "choices: adult"]),
         ("fit --data table", ["error: --data.path: expected a file or directory"]),
         ("fit", ["data"]),
@@ -32,7 +33,7 @@ from tests.conftest import Cli, Refused
         ("fit --data.path people.csv", ["no data: name a data set", "--data table for a file of your own"]),
         (
             "fit --data adult --model.etaa 0.5",
-            ["error: --model: FairRFModule: Option 'etaa' is not accepted; did you mean 'eta'"],
+            ["error: --model.etaa: FairRFModule has no such option; did you mean 'eta'"],
         ),
         ("fit --data adult --data.batchsize 5", ["batchsize", "did you mean 'batch_size'"]),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from tests.conftest import Cli, Printed, Refused
 SMALL = "--data synthetic --data.n_rows 600 --trainer.max_epochs 2"
 RUN = Path("lightning_logs/version_0")
 PRESETS = Path(__file__).parents[2] / "callbacks"
+
+# The option of a class is named as it was typed.
+UNKNOWN = r"--[\w.]+\.{0}: \w+ has no such option|Option '{0}' is not accepted"
 
 
 def checkpoint() -> Path:
@@ -38,7 +42,7 @@ def checkpoint() -> Path:
     ],
 )
 def test_an_unknown_option_with_an_empty_value_is_refused(refused: Refused, options: str) -> None:
-    assert "Option 'nonsense' is not accepted" in refused(f"fit {SMALL} {options}")
+    assert re.search(UNKNOWN.format("nonsense"), refused(f"fit {SMALL} {options}"))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +56,7 @@ def test_an_unknown_option_with_an_empty_value_is_refused(refused: Refused, opti
 )
 def test_an_unknown_empty_option_of_a_file_is_refused(refused: Refused, config: str, name: str) -> None:
     Path("my.yaml").write_text(f"data: synthetic\n{config}\n")
-    assert f"Option '{name}' is not accepted" in refused("fit --config my.yaml")
+    assert re.search(UNKNOWN.format(name), refused("fit --config my.yaml"))
 
 
 def test_a_method_that_the_data_do_not_have_is_refused(refused: Refused) -> None:
