@@ -9,11 +9,13 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from urllib.parse import unquote, urlsplit
 
 DASH = "\N{EN DASH}"
+_REPORT_PACKAGES = ("jinja2", "matplotlib")
 _NOT_OURS = ("__main__.py", "ipykernel_launcher.py")
 
 
@@ -97,6 +99,11 @@ def install_command(extra: str) -> str:
         return f"pip install 'fairrf-lightning[{extra}]'"
     clone = Path(unquote(urlsplit(origin["url"]).path))
     return f"""pip install -e {quote(f"{'.' if clone == Path.cwd() else clone}[{extra}]")}"""
+
+
+def missing_packages() -> str:
+    """Return the packages of the extra ``report`` that are not installed."""
+    return ", ".join(name for name in _REPORT_PACKAGES if find_spec(name) is None)
 
 
 def _program() -> list[str]:

@@ -23,7 +23,7 @@ from fairrf_lightning.checkpoints import own_classes
 from fairrf_lightning.cli.tables import print_lines, print_table
 from fairrf_lightning.datamodules.base import TabularDataModule
 from fairrf_lightning.errors import diverged
-from fairrf_lightning.messages import shell_command
+from fairrf_lightning.messages import install_command, missing_packages, shell_command
 from fairrf_lightning.metrics.counts import GAPS
 from fairrf_lightning.notices import (
     NEVER_ON,
@@ -235,7 +235,10 @@ def print_next_commands(trainer: Trainer) -> None:
         commands.append(("audit", folder, *trust))
     named = ("--config", folder / "config.yaml", "--ckpt_path", trainer.ckpt_path) if own else (folder,)
     commands.append(("predict", *named))
-    print_lines("Next:", *(f"  {shell_command(*command)}" for command in commands))
+    following = [shell_command(*command) for command in commands]
+    if missing_packages():
+        following = [*following[1:], f"{install_command('report')} && {following[0]}"]
+    print_lines("Next:", *(f"  {command}" for command in following))
 
 
 def _explanations(

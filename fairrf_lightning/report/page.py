@@ -5,19 +5,17 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairrf_lightning.errors import InputError, writing_to
 from fairrf_lightning.files import write_text
-from fairrf_lightning.messages import install_command
+from fairrf_lightning.messages import install_command, missing_packages
 from fairrf_lightning.report.facts import Facts
 
 if TYPE_CHECKING:
     from fairrf_lightning.report.sections import Section
 
-_PACKAGES = ("jinja2", "matplotlib")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#|~!])")
 
 
@@ -67,11 +65,6 @@ def write_report_if_installed(
         return [], f"No report.html: it needs {missing}; run: {install_command('report')}"
     facts = make_facts()
     return ([] if facts is None else write_report(facts, folder, **names)), ""
-
-
-def missing_packages() -> str:
-    """Return the packages of the extra ``report`` that are not installed."""
-    return ", ".join(name for name in _PACKAGES if find_spec(name) is None)
 
 
 def render_page(facts: Facts, sections: Sequence[Section]) -> str:

@@ -15,6 +15,7 @@ from fairrf_lightning import FairRFModule
 from fairrf_lightning.backbones import Linear
 from fairrf_lightning.checkpoints import weights_digest
 from fairrf_lightning.cli import main
+from fairrf_lightning.messages import install_command
 from fairrf_lightning.presets import preset_names
 from tests.conftest import Cli, Printed
 
@@ -46,6 +47,16 @@ def test_fit_prints_the_table_of_the_test_split_and_the_next_commands(adult: tup
     following = adult[1].partition("Next:\n")[2].splitlines()
     for line, name in zip(following, ("report", "audit", "predict"), strict=True):
         assert line.endswith(f"train.py {name} lightning_logs/version_0")
+
+
+def test_the_report_is_the_last_next_command_if_it_needs_an_installation(
+    printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairrf_lightning.messages._REPORT_PACKAGES", ("no_such_package",))
+    shown = printed("fit --data synthetic --data.n_rows 300 --trainer.max_epochs 1")
+    following = shown.partition("Next:\n")[2].splitlines()
+    assert [line.split()[-2] for line in following] == ["audit", "predict", "report"]
+    assert following[-1].startswith(f"  {install_command('report')} && python train.py report ")
 
 
 def test_a_run_keeps_its_config_seed_versions_and_columns(adult: tuple[Path, str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairrf_lightning.errors import InputError
-from fairrf_lightning.report import Facts, page, write_report, write_report_if_installed
+from fairrf_lightning.report import Facts, write_report, write_report_if_installed
 from fairrf_lightning.report.page import escape_markdown, render_card, render_page
 from fairrf_lightning.report.sections import Section, sections
 from tests.report.conftest import CLOSING, HOSTILE
@@ -149,7 +149,7 @@ def test_a_page_without_facts_names_commands(nothing: Facts) -> None:
 
 
 def test_missing_packages_are_named(facts: Facts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "_PACKAGES", ("jinja2", "no_such_package"))
+    monkeypatch.setattr("fairrf_lightning.messages._REPORT_PACKAGES", ("jinja2", "no_such_package"))
     with pytest.raises(InputError, match=r"needs no_such_package.*\[report\]"):
         write_report(facts, tmp_path)
     files, hint = write_report_if_installed(lambda: facts, tmp_path)
