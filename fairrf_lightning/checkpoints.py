@@ -215,7 +215,7 @@ def option_kept(given: str, known: Any, path: str, keeper: str) -> InputError:
     """Return the error for an option that differs from that in training."""
     return InputError(
         f"{given}: the checkpoint {path} was trained with {known}, and {keeper} keeps it.\n"
-        "Leave the option out, or train without --ckpt_path."
+        "Leave the option out, or train a new model with it."
     )
 
 

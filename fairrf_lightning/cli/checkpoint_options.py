@@ -80,7 +80,7 @@ def _check_model(given: str, trained: Any, path: str) -> None:
     if isinstance(trained, str) and given not in (trained.rpartition(".")[2], "FairRFModule"):  # the default
         raise InputError(
             f"--model {given}: the checkpoint {path} is one of {trained}.\n"
-            "Leave --model or --method out, or train without --ckpt_path."
+            "Leave --model or --method out, or train a new model."
         )
 
 
