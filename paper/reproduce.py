@@ -44,7 +44,7 @@ def reproduce(
         seeds: Number of seeds per setting.
         epochs: Number of epochs per model.
         workers: Number of processes; by default one per core if there is enough work.
-        backend: Backend of joblib: loky for this machine, dask or ray for a cluster.
+        backend: Backend of joblib: loky for this machine; dask, ray or spark for a cluster.
         out: Folder of the report.
     """
     for part in only:

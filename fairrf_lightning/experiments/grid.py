@@ -160,7 +160,8 @@ def grid(
         max_models: Maximum number of models in a stack; smaller stacks occupy more workers.
         workers: Number of stacks trained in parallel, with one thread each. Results are identical for any
             number. By default all cores of a cluster, or as many of this machine as save time.
-        backend: Backend of joblib: ``"loky"`` for this machine, ``"dask"`` or ``"ray"`` for a cluster.
+        backend: Backend of joblib: ``"loky"`` for this machine; ``"dask"``, ``"ray"`` or ``"spark"`` for a
+            cluster.
 
     Raises:
         InputError: If an option is out of range, or has no effect on the method.

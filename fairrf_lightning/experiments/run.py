@@ -193,7 +193,8 @@ def run_jobs(
         max_models: Maximum number of models in a stack; each finished stack is written.
         workers: Number of stacks trained in parallel, with one thread each; 1: in this process; ``None``: one
             per core of this machine or of the cluster. A Dask cluster always uses all its threads.
-        backend: Backend of joblib: ``"loky"`` for this machine, ``"dask"`` or ``"ray"`` for a cluster.
+        backend: Backend of joblib: ``"loky"`` for this machine; ``"dask"``, ``"ray"`` or ``"spark"`` for a
+            cluster.
     """
     check_at_least(1, workers=workers)
     check_choice("backend", backend, BACKENDS)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
 _MIN_STEPS = 20_000  # of one model: 15 seconds of work, twice what the start of a process takes
 _LOGGER = "lightning.pytorch"
 _POLL_SECONDS = 0.2
-# Backends of joblib, with their options. Dask itself moves the tasks of a dead worker, Ray if it is asked to.
+_MAX_SPARK_TASKS = 256  # at once, if no number of workers is given; Spark queues what finds no core
+_KILLED_BY_SPARK = re.compile("Job aborted .*(worker exited unexpectedly|ExecutorLostFailure)")
+# Backends of joblib, with their options. Dask and Spark move the tasks of a dead worker, Ray if asked to.
 BACKENDS: dict[str, dict[str, Any]] = {
     "loky": {},
     "dask": {},
     "ray": {"ray_remote_args": {"num_cpus": 1, "max_restarts": 3, "max_task_retries": 3}},
+    "spark": {},
 }
 
 Advance: TypeAlias = Callable[[int], None]
@@ -165,16 +169,21 @@ def _cluster(backend: str) -> Iterator[None]:
             # Ray inherits this from joblib's own pool, which cannot return results as they come; Ray's can.
             joblib.register_parallel_backend("ray", type("_Ray", (own,), {"supports_return_generator": True}))
         dask = import_module("distributed") if backend == "dask" else None
+        if backend == "spark":  # it reads MASTER
+            joblib.register_parallel_backend("spark", _spark_backend())
+            session = import_module("pyspark.sql").SparkSession.builder
+            session.config("spark.ui.showConsoleProgress", "false").getOrCreate()  # there is ours
     except ImportError as error:
         raise InputError(f"--backend {backend} is not installed; run: {install_command(backend)}") from error
-    if not dask:
-        yield
-        return
-    joblib.register_parallel_backend("dask", _dask_backend())
+    if dask:
+        joblib.register_parallel_backend("dask", _dask_backend())
     try:
-        with dask.Client():  # it reads DASK_SCHEDULER_ADDRESS
+        with dask.Client() if dask else nullcontext():  # it reads DASK_SCHEDULER_ADDRESS
             yield
-    except dask.KilledWorker as error:
+    except Exception as error:
+        by_dask = dask and isinstance(error, dask.KilledWorker)
+        if not by_dask and not (backend == "spark" and _KILLED_BY_SPARK.search(str(error))):
+            raise
         raise InputError(
             "a task was given up because its workers were killed, perhaps because memory ran out: run again "
             "with a smaller --max_models; finished models are kept."
@@ -210,12 +219,56 @@ def _dask_backend() -> type:
     return type("_Dask", (own,), {"submit": submit})
 
 
+def _spark_backend() -> type:
+    """Return joblib's backend for Spark, in which results arrive as tasks end, and errors as they are raised.
+
+    joblib-spark returns results after the last task. Spark would run a task that raises four times, and then
+    raise its own error, of which ours is a part of the text.
+    """
+    pack = import_module("cloudpickle").dumps
+    own: type = import_module("joblibspark.backend").SparkDistributedBackend
+    pool: type = import_module("joblib._parallel_backends").PoolManagerMixin
+
+    def submit(self: Any, batch: Any, callback: Callable[[object], None]) -> Any:
+        try:
+            packed = pack(batch)
+        except (AttributeError, TypeError) as error:
+            raise pickle.PicklingError(str(error)) from error
+
+        def unpack_and_call() -> object:
+            try:
+                return pickle.loads(packed)()  # noqa: S301 - our own bytes
+            except Exception as error:  # noqa: BLE001 - raised by joblib where the result arrives
+                return error
+
+        return own.apply_async(self, unpack_and_call, callback)  # type: ignore[attr-defined]
+
+    def terminate(self: Any) -> None:
+        own.terminate(self)  # type: ignore[attr-defined]
+        pool.terminate(self)  # type: ignore[attr-defined]
+
+    return type(
+        "_Spark",
+        (own,),
+        {
+            "supports_retrieve_callback": True,
+            "supports_return_generator": True,
+            # The cores of a cluster are not known while it starts.
+            "effective_n_jobs": lambda _, n_jobs: n_jobs if n_jobs > 0 else _MAX_SPARK_TASKS,
+            "retrieve_result_callback": pool.retrieve_result_callback,  # type: ignore[attr-defined]
+            "submit": submit,
+            "terminate": terminate,
+        },
+    )
+
+
 @contextmanager
 def _errors_explained() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             # An error or Ctrl-C ends the workers; joblib advises to have them do less.
             warnings.filterwarnings("ignore", message=".*have been cancelled")
+            warnings.filterwarnings("ignore", module="joblibspark|pyspark")  # of its own internals
             yield
     except BrokenProcessPool as error:
         raise InputError(

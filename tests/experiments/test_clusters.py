@@ -1,6 +1,7 @@
-"""Grids on a real Dask cluster and a real Ray cluster of two nodes, with a worker killed in the middle."""
+"""Grids on real clusters of Dask, Ray and Spark with two workers, of which one is killed in the middle."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,13 +32,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["dask", "ray"])
+@pytest.fixture(scope="module", params=["dask", "ray", "spark"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a cluster of two workers that finds the tests, and name it where the engine looks for it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))
         if request.param == "ray":
             yield from start_ray(patch)
+        elif request.param == "spark":
+            yield from start_spark(patch, tmp_path_factory.mktemp("spark"))
         else:
             yield from start_dask(patch, tmp_path_factory.mktemp("dask"))
 
@@ -66,6 +69,20 @@ def start_ray(patch: pytest.MonkeyPatch) -> Iterator[str]:
         finally:
             ray.shutdown()
             cluster.shutdown()
+
+
+def start_spark(patch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
+    """Name a cluster of two workers that each command starts for itself."""
+    pytest.importorskip("joblibspark", reason="needs fairrf-lightning[spark]")
+    if not shutil.which("java"):
+        pytest.skip("needs Java")
+    patch.setenv("MASTER", "local-cluster[2,1,1024]")
+    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    patch.setenv("SPARK_WORKER_DIR", str(folder))
+    yield "spark"
+    if session := pytest.importorskip("pyspark.sql").SparkSession.getActiveSession():
+        session.stop()
 
 
 def break_elsewhere(seed: int, here: int) -> SyntheticDataModule:
@@ -105,8 +122,8 @@ def test_a_task_that_cannot_begin_ends_the_command(engine: str) -> None:
         run_settings(data, [Setting()], [0, 1], SHORT, max_models=1, workers=None, backend=engine)
 
 
-def test_data_that_cannot_be_sent_to_dask_are_explained(engine: str) -> None:
-    if engine != "dask":
+def test_data_that_cannot_be_sent_are_explained(engine: str) -> None:
+    if engine == "ray":
         pytest.skip("Ray raises its own error")
     lock = threading.Lock()
 
@@ -190,6 +207,15 @@ def test_a_task_that_kills_each_worker_of_dask_is_an_error(
                     backend="dask",
                     evaluate=die,
                 )
+
+
+def test_a_task_that_kills_each_worker_of_spark_is_an_error(engine: str) -> None:
+    if engine != "spark":
+        pytest.skip("only Spark gives up a task here")
+    with pytest.raises(InputError, match=r"workers were killed.*finished models are kept"):
+        run_settings(
+            DATA, [Setting()], [0, 1], SHORT, max_models=1, workers=None, backend=engine, evaluate=die
+        )
 
 
 # The last one: joblib computes here while a cluster has one worker only.
