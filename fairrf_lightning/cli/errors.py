@@ -106,7 +106,7 @@ def explain(error: BaseException, prefix: str = "--data.") -> str:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, OSError):
         return (
-            f"{error.filename or 'the output'} cannot be read or written ({error.strerror}).\nFree some space or "
+            f"{error.filename or 'the output'} cannot be written to ({error.strerror}).\nFree some space or "
             "correct the folder, and run the command again; fit resumes by --ckpt_path from a last.ckpt."
         )
     if re.search(
