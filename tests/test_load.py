@@ -152,11 +152,13 @@ def test_a_table_that_moved_is_named_again(cli: Cli) -> None:
 
 def test_options_that_the_data_keep_from_training_are_not_dropped(cli: Cli, refused: Refused) -> None:
     write_table(Path("t.csv"))
-    cli(f"fit {QUICK} {TABLE}")
+    cli(f"fit {QUICK} {TABLE} --model.lr 0.02")
     for command in (f"test --ckpt_path={LAST}", f"audit {LAST}", f"fit {QUICK} {TABLE} --ckpt_path={LAST}"):
         for option, known in (("positive 0", "1"), ("min_count 50", "5"), ("missing_values x", r"\[''")):
             message = refused(f"{command} --data.{option}")
             assert re.search(rf"--data\.\w+ \S+: the checkpoint {LAST} was trained with {known}", message)
+    default = "--model.lr 0.001"
+    assert "was trained with 0.02" in refused(f"fit {QUICK} {TABLE} --ckpt_path={LAST} {default}")
     for option in ("seed 5", "drop town", "split [0.1,0.1,0.8]", "categorical town"):
         assert "an evaluation keeps it" in refused(f"test --ckpt_path={LAST} --data.{option}")
     # What was given in training may be repeated, and the rest may differ.

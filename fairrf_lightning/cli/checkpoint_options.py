@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairrf_lightning.checkpoints import (
@@ -21,11 +21,15 @@ from fairrf_lightning.errors import InputError
 from fairrf_lightning.presets import class_path, import_class, plain_values
 
 
-def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, Any]:
+def check_checkpoint(
+    config: Mapping[str, Any], typed: Collection[str] = (), *, resumes: bool
+) -> dict[str, Any]:
     """Return the checkpoint of ``--ckpt_path``, checked against the options before Lightning loads it.
 
     Args:
         config: Options of the command as plain values: ``ckpt_path``, ``model``, ``data`` and others.
+        typed: Options as they were typed, such as ``--model.lr``. Others may be defaults, which give way to
+            the checkpoint's.
         resumes: Whether training resumes, which keeps the options of the data as well.
 
     Raises:
@@ -52,12 +56,13 @@ def check_checkpoint(config: Mapping[str, Any], *, resumes: bool) -> dict[str, A
     named = {text for text, place in texts(config) if not place.startswith("data.")}
     check_class_paths(options, named, f"--ckpt_path {path}", _trust_hint, plain_parameters(model_class))
     _check_model(model_class.__name__, options.get("_class_path"), path)
-    _check_options("model", config["model"], options, path, "the model")
+    _check_options("model", config["model"], options, path, "the model", typed=typed)
     if resumes:
         _check_counters(checkpoint.get("loops"), path)
     if given in checkpoint:
         trained = kept_options(checkpoint, given, path, resumes=resumes)
-        _check_options("data", data, trained, path, "a resumed run" if resumes else "an evaluation")
+        keeper = "a resumed run" if resumes else "an evaluation"
+        _check_options("data", data, trained, path, keeper, typed=typed)
     return checkpoint
 
 
@@ -85,7 +90,13 @@ def _check_model(given: str, trained: Any, path: str) -> None:
 
 
 def _check_options(
-    part: str, config: Mapping[str, Any], trained: Mapping[str, Any], path: str, keeper: str
+    part: str,
+    config: Mapping[str, Any],
+    trained: Mapping[str, Any],
+    path: str,
+    keeper: str,
+    *,
+    typed: Collection[str] = (),
 ) -> None:
     """Raise if an option was given that differs from that in training, which LightningCLI keeps silently."""
     for option, value in plain_values(config.get("init_args") or {}).items():
@@ -94,7 +105,8 @@ def _check_options(
             value = value["class_path"]  # noqa: PLW2901
             known = known.get("class_path") if isinstance(known, Mapping) else known
         same = option not in trained or is_same_option(option, value, known)
-        if not same and not _is_default(value, config["class_path"], option):
+        meant = f"--{part}.{option}" in typed or not _is_default(value, config["class_path"], option)
+        if not same and meant:
             raise option_kept(f"--{part}.{option} {value}", known, path, keeper)
 
 

@@ -83,7 +83,9 @@ class FairRFCLI(LightningCLI):
         config = self.config[self.config.subcommand]
         if self.config.subcommand != "fit" and not config.get("ckpt_path"):
             raise needs_run(self.config.subcommand)
-        self._checkpoint = check_checkpoint(config.clone().as_dict(), resumes=self.config.subcommand == "fit")
+        self._checkpoint = check_checkpoint(
+            config.clone().as_dict(), given_options(self._given), resumes=self.config.subcommand == "fit"
+        )
 
     def _parse_ckpt_path(self) -> None:
         try:
