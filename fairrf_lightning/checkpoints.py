@@ -208,7 +208,9 @@ def is_same_option(option: str, value: Any, known: Any) -> bool:
     """Return whether an option was not given, or has the value that it had in training."""
     if option == "membership" and isinstance(value, str) and Path(value).is_file():
         value = str(Path(value).absolute())
-    return value in (None, known) or str(value) == str(known)
+    # A damaged checkpoint may hold anything here: a tensor, for one, has no truth value.
+    is_number = isinstance(known, int | float)
+    return value is None or str(value) == str(known) or (is_number and value == known)
 
 
 def option_kept(given: str, known: Any, path: str, keeper: str) -> InputError:

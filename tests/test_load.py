@@ -317,3 +317,10 @@ def test_a_list_is_the_tuple_of_the_checkpoint() -> None:
     _check_options("model", config, {"sizes": (1, 2)}, "last.ckpt", "the model")
     with pytest.raises(InputError, match="trained with"):
         _check_options("model", config, {"sizes": (1, 3)}, "last.ckpt", "the model")
+
+
+@pytest.mark.parametrize("known", [torch.tensor([]), [torch.zeros(2)], {"a": torch.zeros(2)}])
+def test_a_tensor_in_place_of_an_option_is_another_value(known: object) -> None:
+    config = {"class_path": "fairrf_lightning.FairRFModule", "init_args": {"eta": 0.5}}
+    with pytest.raises(InputError, match="trained with"):
+        _check_options("model", config, {"eta": known}, "last.ckpt", "the model")
