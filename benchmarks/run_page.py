@@ -80,7 +80,8 @@ def page_lines(rows: dict[str, Result]) -> Iterator[str]:
     targets = [found for found in reached if found is not None]
     yield "# Benchmarks"
     yield ""
-    yield "`python benchmarks/run.py` measures everything on this page in one run. The other libraries are in"
+    yield "`python benchmarks/run.py` measures all rows. Each states its date and load, as rows may be"
+    yield "from several runs. The other libraries are in"
     yield "the extra `benchmarks`."
     yield f"**{sum(targets)} of {len(targets)} targets are reached.**"
     yield "[The profile](../benchmarks/profile.md) says where the time goes, and what was tried for others."
